@@ -16,7 +16,7 @@ func Mermaid() string {
 	b.WriteString("    CLOSED --> [*]\n")
 	for _, s := range States() {
 		g := s.Signals()
-		fmt.Fprintf(&b, "    %s: %s<br/>LB health %d %s · ready %d · live %d<br/>agent-check #quot;%s#quot;\n",
+		fmt.Fprintf(&b, "    %s: %s<br/>LB health %d %s · ready %d · live %d<br/>agent-check %s\n",
 			s, s, g.Health, g.HealthBody, g.Readiness, g.Liveness, strings.ReplaceAll(g.Word, "#", "#35;"))
 	}
 	return b.String()
