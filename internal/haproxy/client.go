@@ -1,8 +1,35 @@
+// Package haproxy is the only door to HAProxy's admin sockets.
+//
+// The door is one call: [Client.Turn] opens a connection, reads, lets the
+// caller decide from that read, sends the commands, reads back, and closes. A
+// connection never outlives its turn: an open one stays attached to the old
+// worker after a reload and keeps it alive (measured on 2.6, 3.0 and 3.2).
+//
+// What a caller can rely on:
+//
+//   - No answer is an error, and so is an answer that was cut short. A turn
+//     never takes silence for success.
+//   - A command succeeded only if its reply was empty. Any text is an error
+//     that carries it, for HAProxy puts refusals and remarks in the same place.
+//   - A [Read] is whole: every server of the scope with its admin bits and its
+//     session counts, or an error. The admin bits are the older of the two, so
+//     "DRAIN and no sessions" in one read means none after DRAIN.
+//   - Nothing is ever created or written where no HAProxy listens.
+//   - At most two connections at a time, always closed: HAProxy's command line
+//     has ten slots by default, shared by all sockets (stats maxconn).
+//
+// Framing: prompt mode with one command per line. That is the framing which is
+// the same from 2.6 to 3.2: a reply, an empty line, `> ` (cli.c,
+// cli_io_handler; 3.2 leaves the prompt out between commands joined by `;`, so
+// these are never used).
 package haproxy
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 )
 
@@ -23,11 +50,31 @@ type Options struct {
 type Client struct {
 	socket Socket
 	o      Options
+	slots  chan *slot
 }
+
+// slot is the right to a connection, with the room its turns work in.
+type slot struct {
+	r      *bufio.Reader
+	tables tables
+}
+
+// connections is how many a client may have at a time.
+const connections = 2
 
 // New is a client of one socket. It connects only for a turn.
 func New(s Socket, o Options) *Client {
-	return &Client{socket: s, o: o}
+	if o.Timeout <= 0 {
+		o.Timeout = time.Second
+	}
+	if o.Limit <= 0 {
+		o.Limit = 10 * o.Timeout
+	}
+	c := &Client{socket: s, o: o, slots: make(chan *slot, connections)}
+	for range connections {
+		c.slots <- &slot{}
+	}
+	return c
 }
 
 // Outcome is what became of one command. Err is nil only if HAProxy answered
@@ -39,7 +86,7 @@ type Outcome struct {
 }
 
 // Turn is what a turn saw and did. After was read on the same connection after
-// the last command; it is nil if none was sent.
+// the last command; it is nil if none was sent or that read failed.
 type Turn struct {
 	Before   Read
 	Outcomes []Outcome
@@ -58,16 +105,115 @@ func (t *Turn) Err() error {
 // Socket is the address.
 func (c *Client) Socket() Socket { return c.socket }
 
-// Turn reads scope, asks decide which commands follow from that read, sends
-// them and reads scope back, all on one connection. An error is about the
-// connection or a read; what was done until then is in the Turn all the same.
-// A command that HAProxy refused is in its Outcome only.
-func (c *Client) Turn(ctx context.Context, scope Scope, decide func(Read) ([]Command, error)) (Turn, error) {
-	return Turn{}, errors.ErrUnsupported
-}
-
 // Read is a turn without commands.
 func (c *Client) Read(ctx context.Context, scope Scope) (Read, error) {
 	t, err := c.Turn(ctx, scope, nil)
 	return t.Before, err
+}
+
+// Turn reads scope, asks decide which commands follow from that read, sends
+// them in order and reads scope back, all on one connection. decide may be nil.
+//
+// An error is about the connection, a read, or from decide; what was done
+// until then is in the Turn all the same, and a command without an answer has
+// the error in its Outcome. A command that HAProxy refused is no error of the
+// turn, only of its Outcome.
+func (c *Client) Turn(ctx context.Context, scope Scope, decide func(Read) ([]Command, error)) (Turn, error) {
+	var t Turn
+	err := c.turn(ctx, scope, decide, &t)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", c.socket, err)
+	}
+	return t, err
+}
+
+func (c *Client) turn(ctx context.Context, scope Scope, decide func(Read) ([]Command, error), t *Turn) error {
+	for _, b := range scope.Backends {
+		if err := CheckName(b); err != nil {
+			return fmt.Errorf("backend %w", err)
+		}
+	}
+	var s *slot
+	select {
+	case s = <-c.slots:
+	case <-ctx.Done():
+		return waitError(ctx)
+	}
+	defer func() { c.slots <- s }()
+	if s.r == nil {
+		s.r = bufio.NewReaderSize(nil, maxLine)
+	}
+	k, err := dial(ctx, c.socket, c.o, s.r)
+	if err != nil {
+		return err
+	}
+	defer k.close()
+	return s.run(k, c.o, scope, decide, t)
+}
+
+// run is a turn on an open connection.
+func (s *slot) run(k *conn, o Options, scope Scope, decide func(Read) ([]Command, error), t *Turn) error {
+	q := query{k: k, tables: &s.tables, backends: slices.Compact(slices.Sorted(slices.Values(scope.Backends)))}
+	if len(q.backends) == 0 {
+		q.ids = []int{-1} // all
+	}
+	var err error
+	if t.Before, err = q.open(); err != nil || decide == nil {
+		return err
+	}
+	thinking := time.Now()
+	commands, err := decide(t.Before)
+	if err != nil || len(commands) == 0 {
+		return err
+	}
+	k.end = k.end.Add(time.Since(thinking))
+	for _, cmd := range commands {
+		if err := cmd.check(); err != nil {
+			return err
+		}
+		if o.ReadOnly {
+			return fmt.Errorf("%s: %w", cmd, ErrReadOnly)
+		}
+	}
+	if err := carryOut(k, commands, t); err != nil {
+		return err
+	}
+	after, err := q.again()
+	if err != nil {
+		return fmt.Errorf("read back: %w", err)
+	}
+	t.After = &after
+	return nil
+}
+
+// batch is how many commands are on their way at once: enough to make the round
+// trip cheap, few enough that neither side waits for the other to read.
+const batch = 64
+
+// carryOut sends the commands and notes what each was answered.
+func carryOut(k *conn, commands []Command, t *Turn) error {
+	t.Outcomes = make([]Outcome, len(commands))
+	for i, cmd := range commands {
+		t.Outcomes[i] = Outcome{Command: cmd, Err: fmt.Errorf("%s: %w", cmd, errNotSent)}
+	}
+	for part := range slices.Chunk(t.Outcomes, batch) {
+		var lines []byte
+		for _, o := range part {
+			lines = append(append(lines, o.Command.line...), '\n')
+		}
+		err := k.send(lines)
+		for i := range part {
+			o := &part[i]
+			if err == nil {
+				o.Reply, err = k.words(o.Command.line)
+			}
+			if o.Err = refusal(o.Command.line, o.Reply); err != nil {
+				o.Err = err
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

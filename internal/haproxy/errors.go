@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 )
 
 // What can be wrong with a socket. All errors of this package wrap one of
@@ -21,6 +22,8 @@ var (
 	ErrReadOnly   = errors.New("this client only reads")
 )
 
+var errNotSent = errors.New("not sent")
+
 // What HAProxy can answer to a command; a [CommandError] wraps them.
 var (
 	ErrNoSuchServer   = errors.New("no such server")
@@ -35,9 +38,41 @@ type CommandError struct {
 	Kind    error  // one of the errors above, or nil
 }
 
-func (e *CommandError) Error() string { return fmt.Sprintf("%s: %s", e.Command, e.Reply) }
+func (e *CommandError) Error() string {
+	first, _, _ := strings.Cut(e.Reply, "\n")
+	return fmt.Sprintf("%s: %.200s", e.Command, first)
+}
 
 func (e *CommandError) Unwrap() error { return e.Kind }
+
+// refusal is the error in a reply to a command that should say nothing. The
+// texts are the same from 2.6 to 3.2 (cli.c, server.c, proxy.c, stats.c).
+func refusal(line, reply string) error {
+	if reply == "" {
+		return nil
+	}
+	e := &CommandError{Command: line, Reply: reply}
+	switch {
+	case reply == "No such server.":
+		e.Kind = ErrNoSuchServer
+	case reply == "No such backend.", reply == "Can't find backend.", reply == "No such proxy.":
+		e.Kind = ErrNoSuchBackend
+	case strings.HasPrefix(reply, "Permission denied"):
+		e.Kind = ErrPermission
+	case strings.HasPrefix(reply, "Unknown command"):
+		e.Kind = ErrUnknownCommand
+	}
+	return e
+}
+
+// noTable is the error in a reply to a command that should answer otherwise.
+func noTable(line, reply string) error {
+	e := &CommandError{Command: line, Reply: strings.TrimSpace(reply), Kind: ErrProtocol}
+	if known, ok := refusal(line, e.Reply).(*CommandError); ok && known.Kind != nil {
+		return known
+	}
+	return e
+}
 
 // Hint says what to do about err, "" where there is nothing to add.
 func Hint(err error) string {
