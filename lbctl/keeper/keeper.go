@@ -1,0 +1,240 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"lbdrain/internal/handshake"
+	"lbdrain/internal/haproxy"
+	"lbdrain/lbctl/hold"
+	"lbdrain/lbctl/journal"
+)
+
+// Key names a server line.
+type Key struct{ Backend, Server string }
+
+func (k Key) String() string { return k.Backend + "/" + k.Server }
+
+// Line is what the configuration says of a server.
+type Line struct {
+	hold.Line
+	Window handshake.Window
+	Source string // `source` address its checks come from, "" for the usual one
+}
+
+// Door is the admin socket.
+type Door interface {
+	Turn(ctx context.Context, scope haproxy.Scope, decide func(haproxy.Read) ([]haproxy.Command, error)) (haproxy.Turn, error)
+}
+
+// Options of a keeper.
+type Options struct {
+	Name     string // of the balancer, one for each admin socket
+	Door     Door
+	Journal  *journal.Journal
+	Observe  bool                      // write nothing, acknowledge nothing, log what it would do
+	Enforce  func(backend string) bool // which backends commands go to; nil: all
+	Interval time.Duration             // between two looks at rest, and of acknowledgements; > 0
+	Token    string                    // for the agents, "" for none
+	Log      zerolog.Logger
+	// Save, where set, puts the server state where HAProxy's next start finds
+	// it. It is called after a change of a hold, before that is acknowledged.
+	Save func(ctx context.Context) error
+}
+
+// Keeper holds the servers of one HAProxy.
+type Keeper struct {
+	o     Options
+	wake  chan struct{}
+	calls chan func()
+
+	// Owned by Run.
+	lines   map[Key]Line
+	watches map[string]*watch
+	memory  map[Key]hold.Memory
+	repeat  map[Key]repeated
+	worker  hold.Worker
+	trouble string
+	whole   bool           // HAProxy lacks a backend of the configuration: read all
+	lookAt  time.Time      // when everything is looked at next
+	told    map[Key]string // what observe mode last said it would do
+	saved   string         // fingerprint of the holds that Save has put down
+
+	mu   sync.Mutex
+	rows map[Key]Row
+}
+
+// repeated is a command that was sent again and again and has shown no effect.
+type repeated struct {
+	verb  hold.Verb
+	times int
+}
+
+// Row is what the keeper last read and decided of a server that is, or was
+// lately, held.
+type Row struct {
+	At      time.Time
+	Worker  hold.Worker
+	Server  haproxy.Server
+	Pod     hold.Pod
+	Step    hold.Step
+	Sent    []string // the commands since the keeper started, the last 50
+	Refused string   // what HAProxy answered to the last one, "" if it took it
+}
+
+// New is a keeper at rest. It does nothing before Run.
+func New(o Options) *Keeper {
+	return &Keeper{
+		o: o, wake: make(chan struct{}, 1), calls: make(chan func()),
+		lines: map[Key]Line{}, watches: map[string]*watch{}, memory: map[Key]hold.Memory{},
+		repeat: map[Key]repeated{}, rows: map[Key]Row{}, told: map[Key]string{},
+	}
+}
+
+// Run keeps until ctx ends. HAProxy stays as it is then.
+func (k *Keeper) Run(ctx context.Context) {
+	defer k.leave()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case f := <-k.calls:
+			f()
+		case <-k.wake:
+		case <-timer.C:
+		}
+		timer.Reset(k.turn(ctx))
+	}
+}
+
+// Wake asks for a turn now.
+func (k *Keeper) Wake() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// call runs f in the keeper's goroutine, before its next turn.
+func (k *Keeper) call(ctx context.Context, f func() error) error {
+	done := make(chan error, 1)
+	select {
+	case k.calls <- func() { done <- f() }:
+		return <-done
+	case <-ctx.Done():
+		return fmt.Errorf("%s: %w", k.o.Name, context.Cause(ctx))
+	}
+}
+
+// Configure replaces what the configuration says.
+func (k *Keeper) Configure(ctx context.Context, lines map[Key]Line) error {
+	return k.call(ctx, func() error {
+		k.lines, k.whole, k.lookAt = maps.Clone(lines), false, time.Time{}
+		return nil
+	})
+}
+
+// ErrObserve is the answer to a person's wish in observe mode.
+var ErrObserve = errors.New("lbctl observes only (serve --mode enforce)")
+
+// HeldError is the refusal to make a server ready that is held for a pod.
+type HeldError struct {
+	Key
+	Pod hold.PodHold
+}
+
+func (e *HeldError) Error() string {
+	return fmt.Sprintf("%s is held for the drain of %s (%s, seq %d)", e.Key, e.Pod.Endpoint, e.Pod.Instance, e.Pod.Seq)
+}
+
+// Hold puts a person's hold on servers: journaled when it returns, carried out
+// from then on. It says which were not held like this already.
+func (k *Keeper) Hold(ctx context.Context, keys []Key, op hold.OpHold) (changed []Key, err error) {
+	err = k.edit(ctx, keys, func(key Key, r *hold.Record) error {
+		if r.Op == nil || r.Op.Lifted || r.Op.Kind != op.Kind {
+			changed = append(changed, key)
+		} else {
+			op := *r.Op // owner and reason stay the first one's
+			op.Guard = later(op.Guard, time.Now())
+			r.Op = &op
+			return nil
+		}
+		r.Op, r.Foreign, r.Return = &op, "", nil
+		return nil
+	})
+	return changed, err
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return time.Time{}
+}
+
+// Lift ends a person's holds; without one, and with a state that somebody else
+// has set, it takes that for the person's. A server that is held for a pod alone
+// is a *HeldError, and then nothing is changed.
+func (k *Keeper) Lift(ctx context.Context, keys []Key) error {
+	return k.edit(ctx, keys, func(key Key, r *hold.Record) error {
+		if r.Op == nil && r.Pod != nil && k.pod(r.Pod.Endpoint).Phase != hold.Open {
+			return &HeldError{key, *r.Pod}
+		}
+		if r.Op == nil && r.Pod == nil {
+			r.Op = &hold.OpHold{Kind: hold.Drain, Since: time.Now().UTC()}
+		}
+		if r.Op != nil {
+			op := *r.Op
+			op.Lifted, r.Op = true, &op
+		}
+		r.Foreign = ""
+		return nil
+	})
+}
+
+// edit changes records, all or none.
+func (k *Keeper) edit(ctx context.Context, keys []Key, change func(Key, *hold.Record) error) error {
+	if k.o.Observe {
+		return ErrObserve
+	}
+	return k.call(ctx, func() error {
+		return k.o.Journal.Update(k.o.Name, func(lb *journal.LB) error {
+			for _, key := range keys {
+				r := lb.Records[key.String()]
+				r.Backend, r.Server = key.Backend, key.Server
+				if err := change(key, &r); err != nil {
+					return err
+				}
+				lb.Records[key.String()] = r
+				k.forget(key)
+			}
+			return nil
+		})
+	})
+}
+
+// forget drops the last row: it was decided before a person wanted something.
+func (k *Keeper) forget(key Key) {
+	k.mu.Lock()
+	delete(k.rows, key)
+	k.mu.Unlock()
+}
+
+// Row is what was last read and decided of a server since it was last wanted
+// something of; false if there was no turn with it yet.
+func (k *Keeper) Row(key Key) (Row, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r, ok := k.rows[key]
+	r.Sent = slices.Clone(r.Sent)
+	return r, ok
+}

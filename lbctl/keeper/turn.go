@@ -1,0 +1,292 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"lbdrain/internal/haproxy"
+	"lbdrain/lbctl/hold"
+	"lbdrain/lbctl/journal"
+)
+
+const (
+	// While sessions end, HAProxy is read every pollMin to pollMax, the longer
+	// the longer it takes, and in at most a twentieth of the time.
+	pollMin, pollMax = 10 * time.Millisecond, 30 * time.Millisecond
+	pollShare        = 20
+	// checkPoll is how often a passed check or a fresh answer is looked for.
+	checkPoll = 100 * time.Millisecond
+	// turnTime bounds one turn.
+	turnTime = 5 * time.Second
+	// futile is after how many times without effect a command waits for the
+	// usual interval.
+	futile = 3
+)
+
+// look is one turn's work.
+type look struct {
+	k       *Keeper
+	records map[string]hold.Record // as journaled
+	pods    map[string]hold.Pod
+	read    haproxy.Read
+	steps   map[Key]hold.Step
+	views   map[Key]hold.View
+	urgent  bool // a step is due at once
+}
+
+// turn looks, acts, and says when to look again.
+func (k *Keeper) turn(ctx context.Context) time.Duration {
+	began := time.Now()
+	lb, err := k.o.Journal.LB(k.o.Name)
+	if err != nil {
+		k.wrong("alarm", err)
+		return k.o.Interval
+	}
+	k.follow(ctx, lb.Records)
+	l := &look{k: k, records: lb.Records, pods: k.heard()}
+	scope, whole := k.scope(l)
+	if !whole && len(scope.Backends) == 0 {
+		return time.Until(k.lookAt)
+	}
+	c, cancel := context.WithTimeout(ctx, turnTime)
+	defer cancel()
+	t, err := k.o.Door.Turn(c, scope, l.decide)
+	k.outcomes(t)
+	switch {
+	case ctx.Err() != nil:
+		return 0
+	case errors.Is(err, haproxy.ErrNoSuchBackend) && !k.whole:
+		k.whole = true // the running HAProxy is not that of the file
+		k.wrong("alarm", fmt.Errorf("the configuration differs from what runs: %w", err))
+		return 0
+	case err != nil:
+		k.wrong(kind(err), err)
+		return k.o.Interval / 2
+	}
+	k.well()
+	if t.After != nil {
+		l.consider(*t.After)
+	}
+	if whole {
+		k.lookAt = began.Add(k.o.Interval)
+	}
+	k.conclude(ctx, l)
+	return l.due(time.Since(began))
+}
+
+func kind(err error) string {
+	if errors.Is(err, haproxy.ErrBusy) {
+		return "socket_busy"
+	}
+	return "socket_error"
+}
+
+// scope is what to read: every managed backend once an interval, in between
+// those in which something goes on.
+func (k *Keeper) scope(l *look) (s haproxy.Scope, whole bool) {
+	set := map[string]bool{}
+	whole = !time.Now().Before(k.lookAt)
+	for key, line := range k.lines {
+		if whole && line.Endpoint != "" || l.pods[line.Endpoint].Phase == hold.Leaving {
+			set[key.Backend] = true
+		}
+	}
+	for _, r := range l.records {
+		if whole || r.Pod != nil || r.Op != nil {
+			set[r.Backend] = true
+		}
+	}
+	if k.whole && len(set) > 0 {
+		return haproxy.Scope{}, whole
+	}
+	for b := range set {
+		s.Backends = append(s.Backends, b)
+	}
+	slices.Sort(s.Backends)
+	return s, whole && len(set) > 0
+}
+
+// decide is the middle of a turn: journal, then commands.
+func (l *look) decide(r haproxy.Read) ([]haproxy.Command, error) {
+	l.consider(r)
+	var commands []haproxy.Command
+	changed := map[Key]hold.Record{}
+	for key, s := range l.steps {
+		if old := l.records[key.String()]; !s.Record.Same(old) {
+			changed[key] = s.Record
+		}
+		if c, ok := l.k.command(key, s); ok {
+			commands = append(commands, c)
+		}
+	}
+	slices.SortFunc(commands, order)
+	if l.k.o.Observe {
+		l.k.would(commands)
+		return nil, nil
+	}
+	if len(commands) > 0 && r.Level != "admin" {
+		return nil, fmt.Errorf("socket of level %s: %w", r.Level, haproxy.ErrPermission)
+	}
+	if err := l.journal(changed, r); err != nil {
+		return nil, err
+	}
+	for key, s := range l.steps {
+		l.k.count(key, s.Do)
+	}
+	return commands, nil
+}
+
+// order makes a turn's commands come in a fixed order.
+func order(a, b haproxy.Command) int {
+	switch {
+	case a.String() < b.String():
+		return -1
+	case a.String() > b.String():
+		return 1
+	}
+	return 0
+}
+
+// journal writes what changed, before anything is done.
+func (l *look) journal(changed map[Key]hold.Record, r haproxy.Read) error {
+	k := l.k
+	gone := l.missing(r)
+	if len(changed) == 0 && len(gone) == 0 {
+		return nil
+	}
+	err := k.o.Journal.Update(k.o.Name, func(lb *journal.LB) error {
+		lb.Worker = k.worker
+		for key, rec := range changed {
+			lb.Records[key.String()] = rec
+			if rec.Empty() {
+				delete(lb.Records, key.String())
+			}
+		}
+		for _, name := range gone {
+			delete(lb.Records, name)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for key, rec := range changed {
+		k.changed(key, l.records[key.String()], rec, l.steps[key])
+		l.records[key.String()] = rec
+	}
+	for _, name := range gone {
+		k.o.Log.Warn().Str("event", "alarm").Str("lb", k.o.Name).Str("server", name).
+			Msg("a held server is not in HAProxy any more: its hold is dropped")
+		delete(l.records, name)
+	}
+	return nil
+}
+
+// missing are the records of servers that HAProxy no longer has, in a read that
+// would show them.
+func (l *look) missing(r haproxy.Read) []string {
+	var gone []string
+	for name, rec := range l.records {
+		if slices.Contains(r.Disabled, rec.Backend) {
+			continue
+		}
+		if _, ok := l.steps[Key{rec.Backend, rec.Server}]; !ok && (rec.Pod != nil || rec.Op != nil || l.k.whole) {
+			gone = append(gone, name)
+		}
+	}
+	return gone
+}
+
+// consider lets package hold look at every managed server of a read.
+func (l *look) consider(r haproxy.Read) {
+	k := l.k
+	w := hold.Worker{Pid: r.Info.Pid, Start: r.Info.Start}
+	if w != k.worker {
+		k.reloaded(w)
+	}
+	l.read = r
+	l.steps, l.views = map[Key]hold.Step{}, map[Key]hold.View{}
+	l.urgent = false
+	for _, s := range r.Servers {
+		key := Key{s.Backend, s.Name}
+		rec, journaled := l.records[key.String()]
+		line, known := k.lines[key]
+		if !journaled && (!known || line.Endpoint == "") {
+			continue
+		}
+		if line.Endpoint == "" && rec.Pod != nil {
+			line.Endpoint = rec.Pod.Endpoint // it left the configuration while held
+		}
+		rec.Backend, rec.Server = s.Backend, s.Name
+		v := hold.View{Now: r.At, Took: r.Took, Worker: w, Server: s, Line: line.Line, Pod: l.pods[line.Endpoint]}
+		step := hold.Next(v, rec, k.memory[key])
+		k.memory[key] = step.Memory
+		l.steps[key], l.views[key] = step, v
+		if _, ok := k.command(key, step); ok || !step.Record.Same(rec) {
+			l.urgent = true
+		}
+	}
+}
+
+// command is what a step wants sent, unless it may not or was futile.
+func (k *Keeper) command(key Key, s hold.Step) (haproxy.Command, bool) {
+	if k.o.Enforce != nil && !k.o.Enforce(key.Backend) {
+		return haproxy.Command{}, false
+	}
+	if n := k.repeat[key]; n.verb == s.Do && n.times >= futile && time.Now().Before(k.lookAt) {
+		return haproxy.Command{}, false
+	}
+	return hold.Command(s.Do, key.Backend, key.Server)
+}
+
+// count remembers how often the same command was due in a row.
+func (k *Keeper) count(key Key, verb hold.Verb) {
+	switch n := k.repeat[key]; {
+	case verb == hold.Nothing:
+		delete(k.repeat, key)
+	case n.verb == verb:
+		k.repeat[key] = repeated{verb, n.times + 1}
+	default:
+		k.repeat[key] = repeated{verb, 1}
+	}
+}
+
+// due is how long nothing needs to be looked at.
+func (l *look) due(took time.Duration) time.Duration {
+	now := time.Now()
+	if l.urgent && !l.k.o.Observe {
+		return 0
+	}
+	next := max(l.k.lookAt.Sub(now), time.Millisecond)
+	for key, s := range l.steps {
+		var wait time.Duration
+		switch s.Wait {
+		case hold.ForZero:
+			wait = max(s.Memory.ZeroAt.Add(hold.ZeroGap).Sub(now), 0)
+		case hold.ForEmpty:
+			wait = max(pollShare*took, min(max(age(s.Record, now)/500, pollMin), pollMax))
+		case hold.ForPod, hold.ForCheck:
+			wait = max(pollShare*took, checkPoll)
+		default:
+			continue
+		}
+		if l.k.o.Enforce == nil || l.k.o.Enforce(key.Backend) {
+			next = min(next, wait)
+		}
+	}
+	return next
+}
+
+// age is how long a server has been held.
+func age(r hold.Record, now time.Time) time.Duration {
+	switch {
+	case r.Pod != nil:
+		return now.Sub(r.Pod.Since)
+	case r.Op != nil:
+		return now.Sub(r.Op.Since)
+	}
+	return 0
+}
