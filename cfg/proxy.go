@@ -1,0 +1,354 @@
+package cfg
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/haproxytech/config-parser/v5/common"
+	"github.com/haproxytech/config-parser/v5/params"
+	"github.com/haproxytech/config-parser/v5/parsers"
+	"github.com/haproxytech/config-parser/v5/parsers/simple"
+	"github.com/haproxytech/config-parser/v5/types"
+)
+
+// Backend is what a backend or listen section, with its defaults, says beside
+// its servers.
+type Backend struct {
+	Name, Kind string // Kind: backend or listen
+	Mode       string // tcp or http
+	Disabled   bool
+
+	// CheckType is the option that says how checks are done, tcp without one.
+	CheckType                    string
+	CheckMethod, CheckURI        string // of option httpchk; empty: OPTIONS, /
+	DisableOn404                 bool   // http-check disable-on-404
+	ConnectPort                  int    // of a tcp-check or http-check connect with a port
+	TimeoutCheck, TimeoutConnect time.Duration
+
+	Retries    int // 3 unless set
+	Redispatch bool
+	RetryOn    []string // empty: conn-failure
+	Persist    bool     // option persist: cookies win over DOWN and MAINT
+
+	Cookie        string // name, empty without
+	DynamicCookie bool
+	Stick         bool // a stick rule that chooses a server
+	ForcePersist  bool
+	// LoadState is load-server-state-from-file: none, local or global.
+	LoadState string
+	// LateDefault is the line of a default-server that stands after a server
+	// of this section, 0 if none.
+	LateDefault int
+
+	File string
+	Line int
+
+	// Where what they name was said; zero if nowhere.
+	RetryOnAt, PersistAt, CookieAt, StickAt, ForcePersistAt, LoadStateAt Origin
+}
+
+func builtInBackend() Backend {
+	return Backend{Mode: "tcp", CheckType: "tcp", Retries: 3, LoadState: "none"}
+}
+
+// proxy is a defaults, frontend, listen or backend section while it is read.
+type proxy struct {
+	Backend
+	kind    level // inDefaults, inBackend, inListen; builtIn for a frontend
+	def     Server
+	servers int // server lines so far
+	source  string
+
+	modeAt, typeAt, checkTimeoutAt, connectTimeoutAt, sourceAt mark
+}
+
+// startProxy begins a section that inherits (cfgparse-listen.c): of the defaults
+// it names, else of the last; a defaults section only of the one it names.
+func (r *reader) startProxy(words []string) {
+	name, rest := "", words[1:]
+	if len(rest) > 0 && !(words[0] == "defaults" && rest[0] == "from" && len(rest) == 2) {
+		name, rest = rest[0], rest[1:]
+	}
+	from := r.last
+	if words[0] == "defaults" {
+		from = &proxy{kind: inDefaults, def: newDefaultServer(), Backend: builtInBackend()}
+	}
+	if len(rest) == 2 && rest[0] == "from" {
+		named := r.defaults(rest[1])
+		if named == nil {
+			r.refuse("defaults-unknown", fmt.Sprintf("there is no defaults section %q before this line.", rest[1]),
+				"Name one that stands before, or correct the name.")
+		} else {
+			from = named
+		}
+	} else if len(rest) > 0 {
+		r.refuse("section-words", fmt.Sprintf("%q does not belong behind the name of the section.", rest[0]),
+			"Put addresses on a bind line, and only `from NAME` here.")
+	}
+	p := &proxy{}
+	*p = *from
+	p.Name, p.Kind, p.kind, p.servers, p.LateDefault = name, words[0], builtIn, 0, 0
+	p.File, p.Line = r.c.Files[r.file], r.line
+	r.cur = p
+	switch words[0] {
+	case "defaults":
+		p.kind, r.last = inDefaults, p
+		if name != "" {
+			r.named = append(r.named, p)
+		}
+		return
+	case "backend":
+		p.kind = inBackend
+	case "listen":
+		p.kind = inListen
+	}
+	if bad := badName(name); bad != "" {
+		r.refuse("name", fmt.Sprintf("the name %q of a %s has %s.", name, words[0], bad), "Use letters, digits and ._:- only.")
+	}
+	if p.kind != builtIn {
+		r.proxies = append(r.proxies, p)
+	}
+}
+
+// defaults finds a defaults section by name; with several of a name HAProxy
+// refuses the file.
+func (r *reader) defaults(name string) *proxy {
+	var found *proxy
+	for _, p := range r.named {
+		if p.Name != name {
+			continue
+		}
+		if found != nil {
+			r.refuse("defaults-ambiguous", fmt.Sprintf("several defaults sections have the name %q.", name), "Give each its own name.")
+			break
+		}
+		found = p
+	}
+	return found
+}
+
+func badName(name string) string {
+	if name == "" {
+		return "no character"
+	}
+	for i := 0; i < len(name); i++ {
+		if c := name[i]; !isNameByte(c) && c != '.' && c != ':' && c != '-' {
+			return fmt.Sprintf("the character %q", c)
+		}
+	}
+	return ""
+}
+
+// lineParser is one of config-parser's parsers, used for one line.
+type lineParser interface {
+	Init()
+	Parse(line string, parts []string, comment string) (string, error)
+	Get(createIfNotExist bool) (common.ParserData, error)
+}
+
+// typed lets config-parser read one line whose words are known.
+func typed[T any](p lineParser, words []string) (data T, ok bool) {
+	p.Init()
+	if _, err := p.Parse(strings.Join(words, " "), words, ""); err != nil {
+		return data, false
+	}
+	v, err := p.Get(false)
+	if err != nil {
+		return data, false
+	}
+	data, ok = v.(T)
+	return data, ok
+}
+
+// proxyLine reads a line of a defaults, frontend, listen or backend section.
+func (r *reader) proxyLine(words []string, negated, indented bool) {
+	p, level := r.cur, r.cur.kind
+	at := r.at(level).origin(r.c.Files)
+	switch w := words[0]; w {
+	case "server", "server-template", "default-server":
+		r.serverLine(words)
+	case "mode":
+		r.mode(words)
+	case "timeout":
+		r.timeout(words)
+	case "option":
+		r.option(words, negated, at)
+	case "http-check", "tcp-check":
+		r.checkRule(words)
+	case "disabled", "enabled":
+		p.Disabled = w == "disabled"
+	case "retries":
+		if n, ok := typed[*types.Int64C](&simple.Number{Name: "retries"}, words); ok {
+			p.Retries = int(n.Value)
+		}
+	case "retry-on":
+		p.RetryOn, p.RetryOnAt = words[1:], at
+	case "cookie":
+		if c, ok := typed[*types.Cookie](&parsers.Cookie{}, words); ok {
+			p.Cookie, p.DynamicCookie, p.CookieAt = c.Name, c.Dynamic, at
+		}
+	case "stick":
+		if len(words) > 1 && (words[1] == "on" || words[1] == "match") {
+			p.Stick, p.StickAt = true, at
+		}
+	case "force-persist":
+		p.ForcePersist, p.ForcePersistAt = true, at
+	case "load-server-state-from-file":
+		if s, ok := typed[*types.LoadServerStateFromFile](&parsers.LoadServerStateFromFile{}, words); ok {
+			p.LoadState, p.LoadStateAt = s.Argument, at
+		}
+	case "source":
+		if len(words) > 1 {
+			p.source, p.sourceAt = sourceAddress(words[1], r.env), r.at(level)
+		}
+	default:
+		if !proxyKeywords[w] {
+			r.unknown(words, indented)
+		}
+	}
+}
+
+func (r *reader) mode(words []string) {
+	p := r.cur
+	if len(words) == 2 && (words[1] == "tcp" || words[1] == "http" || words[1] == "log" || words[1] == "spop" || words[1] == "haterm") {
+		p.Mode, p.modeAt = words[1], r.at(p.kind)
+		return
+	}
+	r.refuse("value", fmt.Sprintf("unknown mode %q.", strings.Join(words[1:], " ")), "Write mode http or mode tcp.")
+}
+
+func (r *reader) timeout(words []string) {
+	p, at := r.cur, r.at(r.cur.kind)
+	if len(words) < 3 {
+		r.refuse("value", strings.Join(words, " ")+" wants a time.", "Write it, as 5s.")
+		return
+	}
+	d, problem, odd := parseTime(words[2])
+	if problem != "" {
+		r.refuse("value", fmt.Sprintf("timeout %s %q %s.", words[1], words[2], problem), "Write a time, as 5s.")
+		return
+	}
+	if odd != "" {
+		r.warn("value", fmt.Sprintf("timeout %s %q %s.", words[1], words[2], odd), "Write one number with one unit.")
+	}
+	if t, ok := typed[*types.SimpleTimeout](&simple.Timeout{Name: words[1]}, words); ok && t != nil {
+		switch words[1] {
+		case "check":
+			p.TimeoutCheck, p.checkTimeoutAt = d, at
+		case "connect":
+			p.TimeoutConnect, p.connectTimeoutAt = d, at
+		}
+	}
+}
+
+// checkTypes are the options that choose how checks are done; the last one wins.
+var checkTypes = map[string]bool{
+	"httpchk": true, "tcp-check": true, "mysql-check": true, "pgsql-check": true, "redis-check": true,
+	"smtpchk": true, "ldap-check": true, "ssl-hello-chk": true, "spop-check": true, "external-check": true,
+}
+
+func (r *reader) option(words []string, negated bool, at Origin) {
+	if len(words) < 2 {
+		r.refuse("value", "option wants a name.", "Write it.")
+		return
+	}
+	p, name := r.cur, words[1]
+	switch {
+	case checkTypes[name]:
+		if negated {
+			r.refuse("no-form", "option "+name+" has no `no` form.", "Remove the line, or choose another check.")
+			return
+		}
+		p.CheckType, p.typeAt = name, r.at(p.kind)
+		if h, ok := typed[*types.OptionHttpchk](&parsers.OptionHttpchk{}, words); ok {
+			p.CheckMethod, p.CheckURI = h.Method, h.URI
+		}
+	case name == "redispatch":
+		p.Redispatch = !negated && (len(words) < 3 || atoi(words[2]) != 0)
+	case name == "persist":
+		o, ok := typed[*types.SimpleOption](&simple.Option{Name: "persist"}, words)
+		p.Persist, p.PersistAt = ok && !o.NoOption && !negated, at
+	case name == "lb-agent-chk":
+		r.refuse("unknown-option", "option lb-agent-chk was a word of a development version and is gone since 1.5: no server here is agent-checked.",
+			"Remove it and write agent-check agent-port PORT on the server lines.")
+	case !proxyOptions[name]:
+		r.refuse("unknown-option", fmt.Sprintf("no version of HAProxy known here has option %q.", name), "Correct the name.")
+	}
+}
+
+// checkRule keeps of http-check and tcp-check what decides about a drain.
+func (r *reader) checkRule(words []string) {
+	p := r.cur
+	if len(words) < 2 {
+		return
+	}
+	switch {
+	case words[1] == "disable-on-404":
+		p.DisableOn404 = true
+	case words[1] == "connect":
+		for i := 2; i+1 < len(words); i++ {
+			if words[i] == "port" {
+				p.ConnectPort = atoi(words[i+1])
+			}
+		}
+	}
+}
+
+// stats reads the stats lines of the global section.
+func (r *reader) stats(words []string, at Origin) {
+	if len(words) < 3 {
+		r.refuse("value", strings.Join(words, " ")+" wants a value.", "Write it.")
+		return
+	}
+	switch words[1] {
+	case "maxconn":
+		r.c.Global.StatsMaxconn, r.c.Global.StatsMaxconnAt = atoi(words[2]), at
+	case "socket":
+		sockets, ok := typed[[]types.Socket](&statsSocket{}, words)
+		if !ok || len(sockets) != 1 {
+			return
+		}
+		a := parseAddress(sockets[0].Path, r.env)
+		if a.problem != "" {
+			r.refuse("address", "stats socket "+a.problem+".", "Write a path.")
+			return
+		}
+		r.c.Sockets = append(r.c.Sockets, r.adminSocket(a, sockets[0].Params, at))
+	}
+}
+
+// statsSocket has the Get that [lineParser] wants; Parse of the original wants
+// its own Init first, which typed does.
+type statsSocket = parsers.Socket
+
+func (r *reader) adminSocket(a address, bind []params.BindOption, at Origin) AdminSocket {
+	s := AdminSocket{Network: a.network, Address: a.host, Level: "operator", File: at.File, Line: at.Line}
+	switch a.network {
+	case "ip":
+		s.Network, s.Address = "tcp", a.host+":"+strconv.Itoa(a.port)
+		if strings.IndexByte(a.host, ':') >= 0 {
+			s.Address = "[" + a.host + "]:" + strconv.Itoa(a.port)
+		}
+	case "uxst":
+		s.Network = "unix"
+	}
+	if i := strings.IndexByte(s.Address, '@'); i > 0 && a.network != "ip" {
+		s.Address = s.Address[i+1:]
+	}
+	if s.Network == "unix" {
+		s.Address = r.unixBase + s.Address
+	}
+	for _, option := range bind {
+		switch o := option.(type) {
+		case *params.BindOptionValue:
+			if o.Name == "level" {
+				s.Level = o.Value
+			}
+		case *params.BindOptionDoubleWord:
+			s.Expose = s.Expose || o.Name == "expose-fd"
+		}
+	}
+	return s
+}
