@@ -44,6 +44,7 @@ import (
 	"os"
 	"path/filepath"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -257,4 +258,48 @@ type Finding struct {
 	Fix      string   `json:"fix"` // one sentence
 	// Refused: HAProxy does not start with this.
 	Refused bool `json:"refused,omitempty"`
+}
+
+// CompareVersions orders two HAProxy versions (2.6, 2.6.12-1+deb12u4,
+// 3.5-dev4-50872d): below 0 if a is older.
+func CompareVersions(a, b string) int { return compareVersions(a, b) }
+
+// compareVersions orders as tools.c split_version and compare_current_version do:
+// four numbers, the release counting above any dev.
+func compareVersions(a, b string) int {
+	x, y := versionParts(a), versionParts(b)
+	for i := range x {
+		if x[i] != y[i] {
+			return x[i] - y[i]
+		}
+	}
+	return 0
+}
+
+// versionParts is major, minor, branch (dev < pre < rc < release) and patch.
+func versionParts(v string) (p [4]int) {
+	p[2] = 3
+	rest := v
+	number := func() int {
+		n := 0
+		for n < len(rest) && rest[n] >= '0' && rest[n] <= '9' {
+			n++
+		}
+		i, _ := strconv.Atoi(rest[:n])
+		rest = rest[n:]
+		return i
+	}
+	p[0] = number()
+	rest = strings.TrimPrefix(rest, ".")
+	p[1] = number()
+	for i, stage := range []string{"-dev", "-pre", "-rc"} {
+		if strings.HasPrefix(rest, stage) {
+			rest, p[2] = rest[len(stage):], i
+			p[3] = number()
+			return p
+		}
+	}
+	rest = strings.TrimPrefix(rest, ".")
+	p[3] = number()
+	return p
 }

@@ -251,50 +251,6 @@ func hasFeature(list, name string) bool {
 	return false
 }
 
-// CompareVersions orders two HAProxy versions (2.6, 2.6.12-1+deb12u4,
-// 3.5-dev4-50872d): below 0 if a is older.
-func CompareVersions(a, b string) int { return compareVersions(a, b) }
-
-// compareVersions orders as tools.c split_version and compare_current_version do:
-// four numbers, the release counting above any dev.
-func compareVersions(a, b string) int {
-	x, y := versionParts(a), versionParts(b)
-	for i := range x {
-		if x[i] != y[i] {
-			return x[i] - y[i]
-		}
-	}
-	return 0
-}
-
-// versionParts is major, minor, branch (dev < pre < rc < release) and patch.
-func versionParts(v string) (p [4]int) {
-	p[2] = 3
-	rest := v
-	number := func() int {
-		n := 0
-		for n < len(rest) && rest[n] >= '0' && rest[n] <= '9' {
-			n++
-		}
-		i, _ := strconv.Atoi(rest[:n])
-		rest = rest[n:]
-		return i
-	}
-	p[0] = number()
-	rest = strings.TrimPrefix(rest, ".")
-	p[1] = number()
-	for i, stage := range []string{"-dev", "-pre", "-rc"} {
-		if strings.HasPrefix(rest, stage) {
-			rest, p[2] = rest[len(stage):], i
-			p[3] = number()
-			return p
-		}
-	}
-	rest = strings.TrimPrefix(rest, ".")
-	p[3] = number()
-	return p
-}
-
 // compareSSL orders OpenSSL versions: three numbers and, up to 1.1.1, a letter.
 func compareSSL(a, b string) int {
 	split := func(v string) (p [4]int) {
@@ -314,4 +270,109 @@ func compareSSL(a, b string) int {
 		}
 	}
 	return 0
+}
+
+// branch is one .if with its .elif and .else.
+type branch struct {
+	state    branchState
+	elseSeen bool
+	line     int
+}
+
+type branchState uint8
+
+const (
+	taking  branchState = iota
+	pending             // false so far: a later branch may be taken
+	done                // one was taken, or the block stands in one that is not, or it cannot be decided
+)
+
+func (r *reader) active() bool {
+	return len(r.conds) == 0 || r.conds[len(r.conds)-1].state == taking
+}
+
+// directive handles the words that begin with a dot; false if it is none of them
+// and may be a name.
+func (r *reader) directive(words []string) bool {
+	switch words[0] {
+	case ".if":
+		r.begin()
+	case ".elif", ".else", ".endif":
+		r.turn(words)
+	default:
+		if r.active() {
+			r.message(words)
+		}
+	}
+	return true
+}
+
+func (r *reader) begin() {
+	b := branch{state: done, line: r.line}
+	if len(r.conds) >= maxNested {
+		r.refuse("if-deep", fmt.Sprintf("more than %d nested .if.", maxNested), "Nest less.")
+	} else if r.active() {
+		b.state = r.decide()
+	}
+	r.conds = append(r.conds, b)
+}
+
+// decide evaluates the condition of the current line.
+func (r *reader) decide() branchState {
+	c := condition{text: r.split.joined(), env: r.env, o: r.o}
+	t, err := c.evaluate()
+	switch {
+	case err != nil:
+		r.refuse("if-wrong", err.Error()+".", "Correct the condition; none of its branches was read.")
+		return done
+	case t == yes:
+		return taking
+	case t == no:
+		return pending
+	}
+	r.problem(Finding{
+		ID: "if-undecided", Severity: Error,
+		Why: "the condition cannot be decided without " + c.missing + ", so none of its branches was read.",
+		Fix: "Give --haproxy PATH or --haproxy-version, or ask on the host: haproxy -cc '" + r.split.joined() + "'.",
+	})
+	return done
+}
+
+func (r *reader) turn(words []string) {
+	if len(r.conds) == 0 {
+		r.refuse("if-lone", words[0]+" without an .if before it.", "Remove it, or add the .if.")
+		return
+	}
+	b := &r.conds[len(r.conds)-1]
+	if words[0] == ".endif" {
+		r.conds = r.conds[:len(r.conds)-1]
+		return
+	}
+	if b.elseSeen {
+		r.refuse("if-lone", words[0]+" after .else.", "Put it before the .else.")
+		return
+	}
+	switch {
+	case b.state != pending:
+		b.state = done
+	case words[0] == ".else":
+		b.state = taking
+	default:
+		b.state = r.decide()
+	}
+	b.elseSeen = words[0] == ".else"
+}
+
+func (r *reader) message(words []string) {
+	switch words[0] {
+	case ".notice", ".warning", ".diag":
+	case ".alert":
+		text := ""
+		if len(words) > 1 {
+			text = words[1]
+		}
+		r.refuse("alert", "the file stops here with .alert: "+text+".", "Do what the message says.")
+	default:
+		r.refuse("unknown-directive", "unknown directive "+words[0]+".", "Remove the line.")
+	}
 }

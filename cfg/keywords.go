@@ -155,24 +155,32 @@ const sectionWords = `acme backend cache crt-store defaults fcgi-app frontend gl
 	http-errors listen log-forward log-profile mailers namespace_list peers program resolvers ring
 	spoe-agent spoe-group spoe-message traces userlist`
 
-const proxyWords = `acl appsession backend backlog balance be-unpublished bind bind-process block capture clitcpka-cnt
-	clitcpka-idle clitcpka-intvl clitimeout compression contimeout cookie declare default-server
-	default_backend defaults description disabled dispatch dynamic-cookie-key email-alert enabled
-	error-log-format errorfile errorfiles errorloc errorloc302 errorloc303 external-check filter
-	filter-sequence force-be-switch force-persist frontend fullconn guid hash-balance-factor
+const proxyWords = `acl appsession backend backlog balance be-unpublished bind bind-process block capture cliexp
+	clitcpka-cnt clitcpka-idle clitcpka-intvl clitimeout compression contimeout cookie declare
+	default-server default_backend defaults description disabled dispatch dynamic-cookie-key email-alert
+	enabled error-log-format errorfile errorfiles errorloc errorloc302 errorloc303 external-check filter
+	filter-sequence force-be-switch force-persist frontend fullconn grace guid hash-balance-factor
 	hash-preserve-affinity hash-type http-after-response http-check http-error http-request
 	http-response http-reuse http-send-name-header id ignore-persist listen load-server-state-from-file
-	log log-format log-format-sd log-steps log-tag max-keep-alive-queue max-session-srv-conns maxconn
-	mode monitor monitor-net monitor-uri option persist quic-initial rate-limit redirect retries
-	retry-on server server-state-file-name server-template source srvtcpka-cnt srvtcpka-idle
-	srvtcpka-intvl srvtimeout ssl-f-use stats stick stick-table tcp-check tcp-request tcp-response
-	timeout transparent unique-id-format unique-id-header use-fcgi-app use-server use_backend usesrc`
+	log log-balance log-format log-format-sd log-steps log-tag max-keep-alive-queue
+	max-session-srv-conns maxconn mode monitor monitor-net monitor-uri option persist quic-initial
+	rate-limit redirect redisp redispatch reqadd reqallow reqdel reqdeny reqiallow reqidel reqideny
+	reqipass reqirep reqitarpit reqpass reqrep reqtarpit retries retry-on rspadd rspdel rspdeny rspidel
+	rspideny rspirep rsprep server server-state-file-name server-template source srvexp srvtcpka-cnt
+	srvtcpka-idle srvtcpka-intvl srvtimeout ssl-f-use stats stick stick-table tcp-check tcp-request
+	tcp-response timeout transparent unique-id-format unique-id-header use-fcgi-app use-server
+	use_backend usesrc`
 
-const globalWords = `acme.scheduler busy-polling ca-base chroot close-spread-time cluster-secret cpu-affinity cpu-map
-	cpu-policy cpu-set crt-base daemon debug.counters default-path description dns-accept-family
-	expose-deprecated-directives expose-experimental-directives external-check force-cfg-parser-pause
-	gid global grace group h1-accept-payload-with-any-method h1-case-adjust h1-case-adjust-file
-	h1-do-not-close-on-insecure-transfer-encoding hard-stop-after harden.reject-privileged-ports.quic
+const globalWords = `51degrees-allow-unmatched 51degrees-cache-size 51degrees-data-file 51degrees-difference
+	51degrees-drift 51degrees-property-name-list 51degrees-property-separator
+	51degrees-use-performance-graph 51degrees-use-predictive-graph acme.scheduler anonkey busy-polling
+	ca-base chroot close-spread-time cluster-secret cpu-affinity cpu-map cpu-policy cpu-set crt-base
+	daemon debug.counters default-path description deviceatlas-cache-size deviceatlas-json-file
+	deviceatlas-log-level deviceatlas-properties-cookie deviceatlas-property-separator dns-accept-family
+	expose-deprecated-directives expose-experimental-directives external-check fd-hard-limit
+	force-cfg-parser-pause gid global grace group h1-accept-payload-with-any-method h1-case-adjust
+	h1-case-adjust-file h1-do-not-close-on-insecure-transfer-encoding
+	h2-workaround-bogus-websocket-clients hard-stop-after harden.reject-privileged-ports.quic
 	harden.reject-privileged-ports.tcp http-err-codes http-fail-codes httpclient.resolvers.disabled
 	httpclient.resolvers.id httpclient.resolvers.prefer httpclient.retries httpclient.ssl.ca-file
 	httpclient.ssl.verify httpclient.timeout.connect insecure-fork-wanted insecure-setuid-wanted
@@ -180,19 +188,21 @@ const globalWords = `acme.scheduler busy-polling ca-base chroot close-spread-tim
 	log-send-hostname log-tag lua-load lua-load-per-thread lua-prepend-path master-worker
 	max-spread-checks max-threads-per-group maxcompcpuusage maxcomprate maxconn maxconnrate maxpipes
 	maxsessrate maxsslconn maxsslrate maxzlibmem mworker-max-reloads nbproc nbthread no-memory-trimming
-	node noepoll noevports nogetaddrinfo nokqueue noktls nopoll noreuseport nosplice numa-cpu-mapping
-	ocsp-update.disable ocsp-update.httpproxy ocsp-update.maxdelay ocsp-update.mindelay ocsp-update.mode
-	pidfile pp2-never-send-local prealloc-fd presetenv profiling.memory profiling.tasks quiet resetenv
-	server-state-base server-state-file set-dumpable set-var set-var-fmt setcap setenv shm-stats-file
-	shm-stats-file-max-objects spread-checks ssl-default-bind-ciphers ssl-default-bind-ciphersuites
-	ssl-default-bind-client-sigalgs ssl-default-bind-curves ssl-default-bind-options
-	ssl-default-bind-sigalgs ssl-default-server-ciphers ssl-default-server-ciphersuites
-	ssl-default-server-client-sigalgs ssl-default-server-curves ssl-default-server-options
-	ssl-default-server-sigalgs ssl-dh-param-file ssl-engine ssl-load-extra-del-ext ssl-load-extra-files
-	ssl-mode-async ssl-passphrase-cmd ssl-propquery ssl-provider ssl-provider-path ssl-security-level
-	ssl-server-verify ssl-skip-self-issued-ca stats stats-file stress-level strict-limits thread-group
-	thread-groups thread-hard-limit uid ulimit-n unix-bind unsetenv user warn-blocked-traffic-after
-	zero-warning`
+	no-quic node noepoll noevports nogetaddrinfo nokqueue noktls nopoll noreuseport nosplice
+	numa-cpu-mapping ocsp-update.disable ocsp-update.httpproxy ocsp-update.maxdelay ocsp-update.mindelay
+	ocsp-update.mode pidfile pp2-never-send-local prealloc-fd presetenv profiling.memory profiling.tasks
+	quick-exit quiet resetenv server-state-base server-state-file set-dumpable set-var set-var-fmt
+	setcap setenv shm-stats-file shm-stats-file-max-objects spread-checks ssl-default-bind-ciphers
+	ssl-default-bind-ciphersuites ssl-default-bind-client-sigalgs ssl-default-bind-curves
+	ssl-default-bind-options ssl-default-bind-sigalgs ssl-default-server-ciphers
+	ssl-default-server-ciphersuites ssl-default-server-client-sigalgs ssl-default-server-curves
+	ssl-default-server-options ssl-default-server-sigalgs ssl-dh-param-file ssl-engine
+	ssl-load-extra-del-ext ssl-load-extra-files ssl-mode-async ssl-passphrase-cmd ssl-propquery
+	ssl-provider ssl-provider-path ssl-security-level ssl-server-verify ssl-skip-self-issued-ca stats
+	stats-file stress-level strict-limits thread-group thread-groups thread-hard-limit trace uid
+	ulimit-n unix-bind unsetenv user warn-blocked-traffic-after wurfl-cache-size wurfl-data-file
+	wurfl-engine-mode wurfl-information-list wurfl-information-list-separator wurfl-patch-file
+	wurfl-useragent-priority zero-warning`
 
 const optionWords = `abortonclose accept-invalid-http-request accept-invalid-http-response
 	accept-unsafe-violations-in-http-request accept-unsafe-violations-in-http-response allbackups

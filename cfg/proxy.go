@@ -274,7 +274,7 @@ func (r *reader) option(words []string, negated bool, at Origin) {
 		r.refuse("unknown-option", "option lb-agent-chk was a word of a development version and is gone since 1.5: no server here is agent-checked.",
 			"Remove it and write agent-check agent-port PORT on the server lines.")
 	case !proxyOptions[name]:
-		r.refuse("unknown-option", fmt.Sprintf("no version of HAProxy known here has option %q.", name), "Correct the name.")
+		r.warn("unknown-option", fmt.Sprintf("no HAProxy up to 3.5 has option %q.", name), "Correct the name.")
 	}
 }
 
@@ -306,7 +306,7 @@ func (r *reader) stats(words []string, at Origin) {
 	case "maxconn":
 		r.c.Global.StatsMaxconn, r.c.Global.StatsMaxconnAt = atoi(words[2]), at
 	case "socket":
-		sockets, ok := typed[[]types.Socket](&statsSocket{}, words)
+		sockets, ok := typed[[]types.Socket](&parsers.Socket{}, words)
 		if !ok || len(sockets) != 1 {
 			return
 		}
@@ -318,10 +318,6 @@ func (r *reader) stats(words []string, at Origin) {
 		r.c.Sockets = append(r.c.Sockets, r.adminSocket(a, sockets[0].Params, at))
 	}
 }
-
-// statsSocket has the Get that [lineParser] wants; Parse of the original wants
-// its own Init first, which typed does.
-type statsSocket = parsers.Socket
 
 func (r *reader) adminSocket(a address, bind []params.BindOption, at Origin) AdminSocket {
 	s := AdminSocket{Network: a.network, Address: a.host, Level: "operator", File: at.File, Line: at.Line}

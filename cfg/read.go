@@ -64,25 +64,6 @@ type reader struct {
 	envSize   int      // bytes that setenv holds
 }
 
-// branch is one .if with its .elif and .else.
-type branch struct {
-	state    branchState
-	elseSeen bool
-	line     int
-}
-
-type branchState uint8
-
-const (
-	taking  branchState = iota
-	pending             // false so far: a later branch may be taken
-	done                // one was taken, or the block stands in one that is not, or it cannot be decided
-)
-
-func (r *reader) active() bool {
-	return len(r.conds) == 0 || r.conds[len(r.conds)-1].state == taking
-}
-
 // text reads one file (cfgparse.c readcfgfile).
 func (r *reader) text(file uint16, t Text) {
 	r.file, r.line, r.section, r.cur, r.foreign = file, 0, "", nil, false
@@ -156,92 +137,6 @@ func (r *reader) physical(raw string) {
 	r.statement(words, len(trimmed) < len(raw))
 }
 
-// directive handles the words that begin with a dot; false if it is none of them
-// and may be a name.
-func (r *reader) directive(words []string) bool {
-	switch words[0] {
-	case ".if":
-		r.begin()
-	case ".elif", ".else", ".endif":
-		r.turn(words)
-	default:
-		if r.active() {
-			r.message(words)
-		}
-	}
-	return true
-}
-
-func (r *reader) begin() {
-	b := branch{state: done, line: r.line}
-	if len(r.conds) >= maxNested {
-		r.refuse("if-deep", fmt.Sprintf("more than %d nested .if.", maxNested), "Nest less.")
-	} else if r.active() {
-		b.state = r.decide()
-	}
-	r.conds = append(r.conds, b)
-}
-
-// decide evaluates the condition of the current line.
-func (r *reader) decide() branchState {
-	c := condition{text: r.split.joined(), env: r.env, o: r.o}
-	t, err := c.evaluate()
-	switch {
-	case err != nil:
-		r.refuse("if-wrong", err.Error()+".", "Correct the condition; none of its branches was read.")
-		return done
-	case t == yes:
-		return taking
-	case t == no:
-		return pending
-	}
-	r.problem(Finding{
-		ID: "if-undecided", Severity: Error,
-		Why: "the condition cannot be decided without " + c.missing + ", so none of its branches was read.",
-		Fix: "Give --haproxy PATH or --haproxy-version, or ask on the host: haproxy -cc '" + r.split.joined() + "'.",
-	})
-	return done
-}
-
-func (r *reader) turn(words []string) {
-	if len(r.conds) == 0 {
-		r.refuse("if-lone", words[0]+" without an .if before it.", "Remove it, or add the .if.")
-		return
-	}
-	b := &r.conds[len(r.conds)-1]
-	if words[0] == ".endif" {
-		r.conds = r.conds[:len(r.conds)-1]
-		return
-	}
-	if b.elseSeen {
-		r.refuse("if-lone", words[0]+" after .else.", "Put it before the .else.")
-		return
-	}
-	switch {
-	case b.state != pending:
-		b.state = done
-	case words[0] == ".else":
-		b.state = taking
-	default:
-		b.state = r.decide()
-	}
-	b.elseSeen = words[0] == ".else"
-}
-
-func (r *reader) message(words []string) {
-	switch words[0] {
-	case ".notice", ".warning", ".diag":
-	case ".alert":
-		text := ""
-		if len(words) > 1 {
-			text = words[1]
-		}
-		r.refuse("alert", "the file stops here with .alert: "+text+".", "Do what the message says.")
-	default:
-		r.refuse("unknown-keyword", "unknown directive "+words[0]+".", "Remove the line.")
-	}
-}
-
 // statement handles a line with words, outside of what .if masks.
 func (r *reader) statement(words []string, indented bool) {
 	negated := words[0] == "no"
@@ -290,16 +185,14 @@ func (r *reader) start(words []string) {
 
 // unknown reports a word that no version of HAProxy knows; one at the first
 // column of a file with indented bodies is a section, whose lines belong to
-// nobody.
+// nobody. A build with more words than the community's may know it: a warning.
 func (r *reader) unknown(words []string, indented bool) {
 	if r.indented && !indented {
 		r.foreign = true
-		r.refuse("unknown-section", fmt.Sprintf("no version of HAProxy known here has a section %q; its lines were left out.", words[0]),
-			"Remove the section, or tell us that HAProxy has it now.")
+		r.warn("unknown-section", fmt.Sprintf("no HAProxy up to 3.5 has a section %q; its lines were left out.", words[0]), "Correct the word.")
 		return
 	}
-	r.refuse("unknown-keyword", fmt.Sprintf("no version of HAProxy known here has %q in %s.", words[0], article(r.section)),
-		"Correct the word; the rest of the section was read.")
+	r.warn("unknown-keyword", fmt.Sprintf("no HAProxy up to 3.5 has %q in %s; the line was left out.", words[0], article(r.section)), "Correct the word.")
 }
 
 func article(section string) string {
