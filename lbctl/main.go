@@ -1,0 +1,80 @@
+// Command lbctl drains servers of HAProxy without losing a request.
+//
+//	lbctl serve    the daemon on the load-balancer host: watches every agent, and
+//	               holds, empties and gives back the servers of its pod
+//	lbctl status   what HAProxy has, and who holds it
+//	lbctl drain    no new requests; waits until the server is empty
+//	lbctl maint    the same, and then MAINT; never kills unless --force says so
+//	lbctl ready    back into rotation, once its health check has passed
+//	lbctl check    what in haproxy.cfg will hurt a drain
+//	lbctl explain  the effective settings of every server
+//
+// Exit codes: 0 done, 1 error (check: findings), 2 usage, 3 timed out while
+// draining, 4 no such server, 5 refused by a guard, 6 partly done.
+//
+// SIGTERM and SIGINT end `serve`; HAProxy stays as it is, the holds are in the
+// journal. SIGHUP reads the configuration again. SIGINT ends a waiting command:
+// its hold stays, its guard is given back. kill -9 is safe at any moment.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	ucli "github.com/urfave/cli/v2"
+
+	"lbdrain/internal/cli"
+)
+
+// Exit codes beside those of package cli.
+const (
+	noSuchServer = 4
+	guarded      = 5
+	partly       = 6
+)
+
+// version is set by the linker.
+var version = "unknown"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args, os.Stdin, os.Stdout, os.Stderr))
+}
+
+func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
+	app := &ucli.App{
+		Name:            "lbctl",
+		HelpName:        "lbctl",
+		Usage:           "drains servers of HAProxy without losing a request",
+		Version:         version,
+		HideVersion:     true,
+		Reader:          in,
+		Writer:          out,
+		ErrWriter:       errs,
+		OnUsageError:    cli.UsageError,
+		ExitErrHandler:  func(*ucli.Context, error) {},
+		CommandNotFound: nil,
+		Action: func(c *ucli.Context) error {
+			if c.Args().Present() {
+				return cli.Misuse("lbctl --help", "no command %q", c.Args().First())
+			}
+			return cli.Misuse("lbctl --help", "no command given")
+		},
+		Commands: []*ucli.Command{
+			serveCommand(),
+			{
+				Name: "version", Usage: "prints the version", OnUsageError: cli.UsageError,
+				Action: func(c *ucli.Context) error {
+					_, err := fmt.Fprintln(c.App.Writer, version)
+					return err
+				},
+			},
+		},
+	}
+	return cli.Code("lbctl", app.RunContext(ctx, args), errs)
+}
