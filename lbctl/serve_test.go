@@ -1,0 +1,43 @@
+package main
+
+import (
+	"testing"
+
+	"lbdrain/internal/handshake"
+	"lbdrain/internal/haproxy"
+)
+
+// TestDrainAndReturn is a rollout of one pod: held in both backends while its
+// request runs, MAINT only afterwards, and back through DRAIN for a successor.
+func TestDrainAndReturn(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, labOptions{pods: 1})
+	p := l.pods[0]
+	l.up("web", "s1")
+	l.up("api", "s1")
+	l.serve()
+	eventually(t, "the greeting", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.acks) > 0 })
+	request := l.hang(p, "/hang")
+	p.drain()
+	eventually(t, "held", func() bool { return p.lastWord() == handshake.Held })
+	for _, be := range []string{"web", "api"} {
+		if s := l.server(be, "s1"); s.Admin&haproxy.ForcedDrain == 0 || s.Agent&haproxy.Enabled != 0 {
+			t.Errorf("%s/s1 is %v with agent %v when held was acknowledged", be, s.Admin, s.Agent)
+		}
+	}
+	p.letGo()
+	if got := <-request; got != "200 OK" {
+		t.Errorf("the request ended as %s", got)
+	}
+	eventually(t, "held-zero", func() bool { return p.lastWord() == handshake.HeldZero })
+	for _, be := range []string{"web", "api"} {
+		if s := l.server(be, "s1"); s.Admin&haproxy.ForcedMaint == 0 {
+			t.Errorf("%s/s1 is %v when held-zero was acknowledged", be, s.Admin)
+		}
+	}
+	p.stopAgent()
+	p.reopen("two")
+	p.startAgent()
+	l.up("web", "s1")
+	l.up("api", "s1")
+}
