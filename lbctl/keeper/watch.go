@@ -172,6 +172,9 @@ func (k *Keeper) acknowledge(w *watch, endpoint string, l *look, keys []Key) {
 	}
 	a.Drain = &pod.Drain
 	word, missing := a.Word(), a.Missing()
+	if word == handshake.HeldZero && l.maintDue(keys) {
+		return // in MAINT first: where clients are sticky, DRAIN alone still sends
+	}
 	if w.drain != pod.Drain {
 		w.drain, w.said, w.missing, w.at = pod.Drain, handshake.None, "", time.Time{}
 	}
@@ -183,6 +186,14 @@ func (k *Keeper) acknowledge(w *watch, endpoint string, l *look, keys []Key) {
 	}
 	w.said, w.missing, w.at = word, missing, time.Now()
 	w.Say(a)
+}
+
+// maintDue says whether MAINT is the next step of one of a pod's servers.
+func (l *look) maintDue(keys []Key) bool {
+	return slices.ContainsFunc(keys, func(key Key) bool {
+		_, due := l.k.command(key, l.steps[key])
+		return due && l.steps[key].Do == hold.ToMaint
+	})
 }
 
 // ack is what is known of a pod's servers here.

@@ -17,6 +17,7 @@ type talk struct {
 	c    *conn
 	etag string
 	met  bool // the greeting was taken
+	news bool // the last answer was another than before
 }
 
 // connection dials and talks until the connection is lost. err is nil if it
@@ -68,8 +69,9 @@ func (t *talk) next(ctx context.Context) error {
 	case attend:
 		pause(ctx, attention)
 		return t.ask(0)
-	case !t.met && w.o.LB != "":
-		return t.ask(time.Second) // and then greet again
+	case t.news, !t.met && w.o.LB != "":
+		// A hold may want to hear it again soon, the greeting be repeated.
+		return t.ask(time.Second)
 	}
 	return t.ask(held)
 }
@@ -82,9 +84,9 @@ func (t *talk) ask(wait time.Duration) error {
 	}
 	if wait > 0 {
 		q.etag = t.etag
-		if !t.sleep() {
-			return nil
-		}
+	}
+	if wait == held && !t.sleep() {
+		return nil
 	}
 	s, err := t.c.do(q)
 	t.w.mu.Lock()
@@ -106,10 +108,11 @@ func (t *talk) sleep() bool {
 
 // took takes in an answer.
 func (t *talk) took(s *handshake.Status, err error) error {
+	t.news = false
 	switch {
 	case s != nil:
 		t.etag = s.ETag()
-		t.w.heard(*s)
+		t.news = t.w.heard(*s)
 	case err == nil:
 		t.w.still()
 	}

@@ -26,8 +26,8 @@ type Options struct {
 	LB       string        // the balancer's name; "" watches without being one
 	Token    string        // bearer token, "" for none
 	Interval time.Duration // of acknowledgements during a drain; > 0
-	// Changed is called from the watch's goroutine whenever something was
-	// heard or the pod was lost; it must not block.
+	// Changed is called from the watch's goroutine whenever the pod says
+	// something else or was lost; it must not block.
 	Changed func()
 	// Trouble is called when what the agent answers changes to an error, and
 	// with nil when it is well again.
@@ -115,6 +115,9 @@ func (w *Watch) Run(ctx context.Context) {
 	wait := backoff0
 	for ctx.Err() == nil {
 		answered, err := w.connection(ctx)
+		if err == nil && ctx.Err() == nil {
+			continue // given up for a fresh answer
+		}
 		w.lost()
 		w.tell(err)
 		if answered {
@@ -124,9 +127,6 @@ func (w *Watch) Run(ctx context.Context) {
 		}
 		if notAnAgent(err) {
 			wait = stranger
-		}
-		if ctx.Err() != nil || err == nil {
-			continue
 		}
 		pause(ctx, wait/2+rand.N(wait/2))
 	}
@@ -152,12 +152,18 @@ func (w *Watch) lost() {
 	w.o.Changed()
 }
 
-// heard takes in a status.
-func (w *Watch) heard(s handshake.Status) {
+// heard takes in a status and says whether it is another than before.
+func (w *Watch) heard(s handshake.Status) (news bool) {
 	w.mu.Lock()
+	old := w.pod
 	w.pod = hold.PodOf(s, time.Now())
+	old.Heard = w.pod.Heard
+	news = old != w.pod
 	w.mu.Unlock()
-	w.o.Changed()
+	if news {
+		w.o.Changed()
+	}
+	return news
 }
 
 // still notes that nothing has changed.
@@ -165,7 +171,6 @@ func (w *Watch) still() {
 	w.mu.Lock()
 	w.pod.Heard = time.Now()
 	w.mu.Unlock()
-	w.o.Changed()
 }
 
 // tell reports a change of what is wrong, once.
