@@ -103,8 +103,9 @@ func (e *Envoy) Read(ctx context.Context) Reading {
 	// A connection that had to be opened anew may lead to another process.
 	if err == nil && e.dials != e.door.dials.Load() {
 		var again bool
-		if again, err = e.identify(ctx); err == nil && again {
-			restarted = true
+		again, err = e.identify(ctx)
+		restarted = restarted || again
+		if err == nil && again {
 			r, err = e.count(ctx)
 		}
 	}
