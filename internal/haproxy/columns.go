@@ -131,7 +131,7 @@ var stateColumns = map[string]column{
 	"srv_admin_state": func(_ *tables, s *Server, cell []byte) bool {
 		n, ok := number(cell)
 		s.Admin = AdminState(n)
-		return ok && n >= 0
+		return ok && n >= 0 && n <= 0xff
 	},
 	"srv_op_state":               count(func(s *Server) *int { return &s.Operational }),
 	"srv_uweight":                count(func(s *Server) *int { return &s.UserWeight }),

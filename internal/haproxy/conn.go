@@ -73,7 +73,12 @@ type conn struct {
 // dial connects; r is reused for its buffer.
 func dial(ctx context.Context, s Socket, o Options, r *bufio.Reader) (*conn, error) {
 	d := net.Dialer{Timeout: o.Timeout}
+	start := time.Now()
 	nc, err := d.DialContext(ctx, s.Network, s.Address)
+	// The backlog of a unix socket is full: try again, as a blocking connect would.
+	for errors.Is(err, syscall.EAGAIN) && time.Since(start) < o.Timeout && pause(ctx, 2*time.Millisecond) {
+		nc, err = d.DialContext(ctx, s.Network, s.Address)
+	}
 	if err != nil {
 		return nil, dialError(ctx, s, err)
 	}
@@ -87,6 +92,18 @@ func (c *conn) close() {
 	c.forget()
 	c.nc.Close()
 	c.r.Reset(nil)
+}
+
+// pause waits for d; false if the context ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 func dialError(ctx context.Context, s Socket, err error) error {
@@ -107,7 +124,7 @@ func dialError(ctx context.Context, s Socket, err error) error {
 	case errors.Is(err, syscall.ENOTSOCK), errors.Is(err, syscall.EPROTOTYPE), errors.Is(err, syscall.ENOTDIR):
 		kind = ErrNotSocket
 	case errors.Is(err, syscall.EAGAIN), errors.As(err, &timeout) && timeout.Timeout():
-		kind = ErrBusy // the backlog of a unix socket is full, or packets get lost
+		kind = ErrBusy
 	default:
 		return fmt.Errorf("connect: %w: %w", ErrRefused, err)
 	}

@@ -98,6 +98,9 @@ func (q *query) replies(at time.Time) (Read, error) {
 		if err := q.k.table(line, q.tables.stateRow); err != nil {
 			return r, err
 		}
+		if q.tables.state == nil {
+			return r, q.tables.bad("no header")
+		}
 	}
 	if err := q.stats(); err != nil {
 		return r, err
@@ -120,6 +123,9 @@ func (q *query) stats() error {
 		q.tables.begin(line)
 		if err := q.k.records(line, q.tables.statRow); err != nil {
 			return err
+		}
+		if q.tables.stat == nil {
+			return q.tables.bad("no header")
 		}
 	}
 	return nil

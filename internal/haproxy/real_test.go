@@ -3,7 +3,6 @@ package haproxy
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,7 +64,8 @@ func (p *process) write(cfg string) {
 	}
 }
 
-func (p *process) up() {
+// up starts it, with more arguments.
+func (p *process) up(args ...string) {
 	p.t.Helper()
 	bin, err := exec.LookPath("haproxy")
 	if err != nil {
@@ -76,13 +76,14 @@ func (p *process) up() {
 		p.t.Fatal(err)
 	}
 	defer log.Close()
-	p.cmd = exec.Command(bin, "-db", "-f", filepath.Join(p.dir, "haproxy.cfg"))
+	p.cmd = exec.Command(bin, append([]string{"-db", "-f", filepath.Join(p.dir, "haproxy.cfg")}, args...)...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
-	p.t.Cleanup(p.down)
+	cmd := p.cmd
+	p.t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	eventually(p.t, func() error {
 		_, err := p.client(Options{}).Read(context.Background(), Scope{})
 		if err != nil {
@@ -104,6 +105,23 @@ func (p *process) signal(sig os.Signal) {
 	if err := p.cmd.Process.Signal(sig); err != nil {
 		p.t.Fatal(err)
 	}
+}
+
+// stop is SIGSTOP, and waits until no thread runs any more.
+func (p *process) stop() {
+	p.t.Helper()
+	p.signal(syscall.SIGSTOP)
+	eventually(p.t, func() error {
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+		for _, name := range threads {
+			// The state stands after the name in parentheses.
+			b, _ := os.ReadFile(name)
+			if _, rest, _ := strings.Cut(string(b), ") "); !strings.HasPrefix(rest, "T") {
+				return fmt.Errorf("%s: %.40s", name, b)
+			}
+		}
+		return nil
+	})
 }
 
 func (p *process) client(o Options) *Client { return p.at("admin.sock", o) }
@@ -153,15 +171,4 @@ func server(t testing.TB, r Read, backend, name string) Server {
 		t.Fatalf("no %s/%s in %d servers", backend, name, len(r.Servers))
 	}
 	return s
-}
-
-// freeAddr is a loopback address with a port that nobody listens on.
-func freeAddr(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.77.1.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
