@@ -98,11 +98,8 @@ func baseOptions(c *ucli.Context) (lab.Options, error) {
 	if _, err := os.Stat(filepath.Join(o.Testdata, "haproxy.cfg")); err != nil {
 		return o, cli.Fail(cli.Failed, "--testdata DIR", fmt.Errorf("find the canonical configuration: %w", err))
 	}
-	if o.Programs, err = lab.Find(bin, root); err != nil {
-		return o, err
-	}
-	o.Programs.Scenarios = self
-	return o, nil
+	o.Programs, err = lab.Find(bin, root, self, !o.NoEnvoy)
+	return o, err
 }
 
 // experiments are all that the command line asks for, in its order.
@@ -187,7 +184,7 @@ func matrix(ctx context.Context, out string, xs []experiment, p *progress) ([]su
 	if err != nil {
 		return nil, "", err
 	}
-	var sums []summary
+	sums := []summary{}
 	for len(xs) > 0 && err == nil {
 		n := min(batch, len(xs))
 		var more []summary

@@ -96,7 +96,9 @@ func (g *Gate) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.closed {
-		g.closed = true
+		g.closed, g.way = true, Refuse
+		close(g.change) // whoever hangs may go
+		g.change = make(chan struct{})
 		g.shut()
 	}
 }

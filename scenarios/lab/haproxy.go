@@ -98,9 +98,12 @@ func (l *Lab) startHAProxy(ctx context.Context, text string) error {
 	if l.log, err = listenSyslog(filepath.Join(l.run, "log.sock"), l); err != nil {
 		return err
 	}
-	code, err := l.run1(ctx, "haproxy -c", "haproxy.out", nil, l.o.Programs.HAProxy, "-c", "-q", "-f", file)
-	if err != nil || code != 0 {
-		return fmt.Errorf("check %s: exit code %d, see haproxy.out: %w", file, code, err)
+	code, err := l.run1(ctx, "haproxy -c", "haproxy.out", nil, l.o.Programs.HAProxy, "-c", "-f", file)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("exit code %d, see haproxy.out", code)
+	}
+	if err != nil {
+		return fmt.Errorf("check %s: %w", file, err)
 	}
 	l.haproxy, err = l.spawn("haproxy", "haproxy.out", nil, l.o.Programs.HAProxy, "-W", "-f", file)
 	if err != nil {

@@ -82,6 +82,10 @@ func Start(ctx context.Context, o Options) (*Lab, error) {
 	if o.Grace == 0 {
 		o.Grace = o.DrainTimeout + 30*time.Second
 	}
+	var err error
+	if o.Artifacts, err = filepath.Abs(o.Artifacts); err != nil { // the processes have another working directory
+		return nil, fmt.Errorf("make the artifacts: %w", err)
+	}
 	run, err := os.MkdirTemp("", "lbdrain-")
 	if err != nil {
 		return nil, fmt.Errorf("make a run directory: %w", err)

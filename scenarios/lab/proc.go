@@ -198,10 +198,10 @@ func (l *Lab) run1(ctx context.Context, name, file string, env []string, argv ..
 // errMissing is a program that the lab needs and does not find.
 var errMissing = errors.New("not found: `make deps` installs it")
 
-// Find looks for the programs of the laboratory. dir holds agent, lbctl and
-// scenarios, root is the repository, whose .venv may hold Envoy.
-func Find(dir, root string) (Programs, error) {
-	var p Programs
+// Find looks for the programs of the laboratory. dir holds agent and lbctl, root is
+// the repository, whose .venv may hold Envoy; self is this program.
+func Find(dir, root, self string, envoy bool) (Programs, error) {
+	p := Programs{Scenarios: self}
 	for _, x := range []struct {
 		to    *string
 		name  string
@@ -212,7 +212,6 @@ func Find(dir, root string) (Programs, error) {
 		{&p.Curl, "curl", nil},
 		{&p.Agent, "agent", []string{filepath.Join(dir, "agent")}},
 		{&p.Lbctl, "lbctl", []string{filepath.Join(dir, "lbctl")}},
-		{&p.Scenarios, "scenarios", []string{filepath.Join(dir, "scenarios")}},
 	} {
 		switch x.name {
 		case "envoy":
@@ -220,7 +219,10 @@ func Find(dir, root string) (Programs, error) {
 			if e := os.Getenv("ENVOY_BIN"); e != "" {
 				x.paths = []string{e}
 			}
-		case "agent", "lbctl", "scenarios":
+			if !envoy {
+				continue
+			}
+		case "agent", "lbctl":
 			// Never from PATH: these are to be the ones just built.
 			if *x.to = firstFile(x.paths); *x.to == "" {
 				return p, fmt.Errorf("find %s in %s: not found: `make build` puts it into bin/", x.name, dir)
