@@ -213,9 +213,9 @@ func pick(config *cfg.Config, targets []string) ([]cfg.Server, error) {
 	var picked []cfg.Server
 	hit := make(map[string]bool)
 	for _, s := range config.Servers {
-		names := []string{s.Backend, s.Name, s.Backend + "/" + s.Name, net.JoinHostPort(s.Addr, strconv.Itoa(s.Port))}
+		names := []string{s.Backend, s.Name, s.Backend + "/" + s.Name, hostPort(s.Addr, s.Port)}
 		if s.Agent {
-			names = append(names, net.JoinHostPort(s.AgentAddr, strconv.Itoa(s.AgentPort)))
+			names = append(names, hostPort(s.AgentAddr, s.AgentPort))
 		}
 		wanted := false
 		for _, t := range targets {
@@ -243,7 +243,7 @@ func explainTable(w io.Writer, servers []cfg.Server) error {
 	for _, s := range servers {
 		check, agent, down := "-", "-", "-"
 		if s.Check {
-			check = fmt.Sprintf("%s %s:%d", s.Type, s.CheckTarget(), s.CheckPort)
+			check = s.Type + " " + hostPort(s.CheckTarget(), s.CheckPort)
 		} else if s.TrackRoot != "" {
 			check = "track " + s.TrackRoot
 		}
@@ -256,14 +256,22 @@ func explainTable(w io.Writer, servers []cfg.Server) error {
 			window = fmt.Sprintf("%s/%s/%s", short(win.Best), short(win.Mean), short(win.Worst))
 		}
 		if s.Agent {
-			agent = fmt.Sprintf("%s:%d every %s", s.AgentAddr, s.AgentPort, short(s.AgentInter))
+			agent = hostPort(s.AgentAddr, s.AgentPort) + " every " + short(s.AgentInter)
 		}
 		if s.OnMarkedDown != "" {
 			down = s.OnMarkedDown
 		}
-		fmt.Fprintf(t, "%s/%s\t%s:%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s:%d\n", s.Backend, s.Name, s.Addr, s.Port, check, timing, counts, window, agent, down, s.File, s.Line)
+		fmt.Fprintf(t, "%s/%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s:%d\n", s.Backend, s.Name, hostPort(s.Addr, s.Port), check, timing, counts, window, agent, down, s.File, s.Line)
 	}
 	return t.Flush()
+}
+
+// hostPort is an address with its port, or without where it has none.
+func hostPort(host string, port int) string {
+	if port == 0 {
+		return host
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
 // short is a duration as a person writes it: 2s, 1m30s, 500ms.
