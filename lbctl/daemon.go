@@ -14,7 +14,9 @@ import (
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/fsnotify/fsnotify"
 
+	"lbdrain/internal/cli"
 	"lbdrain/internal/haproxy"
+	"lbdrain/lbctl/desk"
 	"lbdrain/lbctl/journal"
 	"lbdrain/lbctl/keeper"
 )
@@ -25,19 +27,19 @@ const settle = 300 * time.Millisecond
 
 // run is the daemon's life after everything that can be refused was looked at.
 func (d *service) run(ctx context.Context, token string) error {
-	observe := d.o.mode == "observe"
+	d.observe = d.o.mode == "observe"
 	for name := range d.sockets {
 		if _, err := d.journal.LB(name); errors.Is(err, journal.ErrVersion) {
 			d.log.Error().Str("event", "alarm").Err(err).Msg("observing only")
-			observe = true
+			d.observe = true
 		} else if err != nil {
 			return err
 		}
 	}
 	for name, socket := range d.sockets {
 		d.keepers[name] = keeper.New(keeper.Options{
-			Name: name, Door: haproxy.New(socket, haproxy.Options{ReadOnly: observe}), Journal: d.journal,
-			Observe: observe, Enforce: d.enforced(), Interval: d.o.interval, Token: token, Log: d.log,
+			Name: name, Socket: socket.String(), Door: haproxy.New(socket, haproxy.Options{ReadOnly: d.observe}), Journal: d.journal,
+			Observe: d.observe, Enforce: d.enforced(), Interval: d.o.interval, Token: token, Log: d.log,
 		})
 	}
 	var all sync.WaitGroup
@@ -50,8 +52,17 @@ func (d *service) run(ctx context.Context, token string) error {
 	if err := d.configure(ctx); err != nil {
 		return err
 	}
-	d.serving(observe)
-	err := d.wait(ctx)
+	control, err := desk.Listen(d.o.control)
+	if err != nil {
+		return cli.Fail(cli.Failed, "--control PATH", err)
+	}
+	all.Go(func() {
+		if err := desk.Serve(ctx, control, d); err != nil {
+			d.log.Error().Str("event", "alarm").Err(err).Send()
+		}
+	})
+	d.serving()
+	err = d.wait(ctx)
 	d.log.Info().Str("event", "stopping").Msg("HAProxy stays as it is")
 	d.notify(sd.SdNotifyStopping)
 	return err
@@ -68,6 +79,9 @@ func (d *service) enforced() func(string) bool {
 // configure gives the keepers what the configuration says.
 func (d *service) configure(ctx context.Context) error {
 	lines := plan(d.config)
+	d.mu.Lock()
+	d.lines = lines
+	d.mu.Unlock()
 	for _, k := range d.keepers {
 		if err := k.Configure(ctx, lines); err != nil {
 			return err
@@ -84,9 +98,9 @@ func (d *service) configure(ctx context.Context) error {
 	return nil
 }
 
-func (d *service) serving(observe bool) {
+func (d *service) serving() {
 	mode := "enforce"
-	if observe {
+	if d.observe {
 		mode = "observe"
 	}
 	for name, s := range d.sockets {

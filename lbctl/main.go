@@ -28,6 +28,7 @@ import (
 	ucli "github.com/urfave/cli/v2"
 
 	"lbdrain/internal/cli"
+	"lbdrain/lbctl/hold"
 )
 
 // Exit codes beside those of package cli.
@@ -48,17 +49,16 @@ func main() {
 
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	app := &ucli.App{
-		Name:            "lbctl",
-		HelpName:        "lbctl",
-		Usage:           "drains servers of HAProxy without losing a request",
-		Version:         version,
-		HideVersion:     true,
-		Reader:          in,
-		Writer:          out,
-		ErrWriter:       errs,
-		OnUsageError:    cli.UsageError,
-		ExitErrHandler:  func(*ucli.Context, error) {},
-		CommandNotFound: nil,
+		Name:           "lbctl",
+		HelpName:       "lbctl",
+		Usage:          "drains servers of HAProxy without losing a request",
+		Version:        version,
+		HideVersion:    true,
+		Reader:         in,
+		Writer:         out,
+		ErrWriter:      errs,
+		OnUsageError:   cli.UsageError,
+		ExitErrHandler: func(*ucli.Context, error) {},
 		Action: func(c *ucli.Context) error {
 			if c.Args().Present() {
 				return cli.Misuse("lbctl --help", "no command %q", c.Args().First())
@@ -67,6 +67,12 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 		},
 		Commands: []*ucli.Command{
 			serveCommand(),
+			statusCommand(),
+			actCommand(hold.Drain, "no new requests; waits until the server is empty"),
+			actCommand(hold.Maint, "drains first, and then MAINT; never kills unless --force says so"),
+			actCommand(ready, "back into rotation, once its health check has passed"),
+			checkCommand(),
+			explainCommand(),
 			{
 				Name: "version", Usage: "prints the version", OnUsageError: cli.UsageError,
 				Action: func(c *ucli.Context) error {
@@ -76,5 +82,5 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 			},
 		},
 	}
-	return cli.Code("lbctl", app.RunContext(ctx, args), errs)
+	return cli.Code("lbctl", app.RunContext(ctx, flagsFirst(app, args)), errs)
 }

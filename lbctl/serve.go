@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -18,6 +19,7 @@ import (
 	"lbdrain/internal/cli"
 	"lbdrain/internal/handshake"
 	"lbdrain/internal/haproxy"
+	"lbdrain/lbctl/desk"
 	"lbdrain/lbctl/journal"
 	"lbdrain/lbctl/keeper"
 )
@@ -97,8 +99,33 @@ type service struct {
 	journal *journal.Journal
 	keepers map[string]*keeper.Keeper // by balancer name
 	sockets map[string]haproxy.Socket
-	config  *cfg.Config
+	observe bool
+
+	mu     sync.Mutex
+	config *cfg.Config
+	lines  map[keeper.Key]keeper.Line
 }
+
+// LBs is what the command line asks first.
+func (d *service) LBs() []desk.LB {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	pods := map[string]string{}
+	for key, line := range d.lines {
+		if line.Endpoint != "" {
+			pods[key.String()] = line.Endpoint
+		}
+	}
+	var all []desk.LB
+	for name, s := range d.sockets {
+		all = append(all, desk.LB{Name: name, Socket: s.String(), Observe: d.observe, Pods: pods})
+	}
+	slices.SortFunc(all, func(a, b desk.LB) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// Keeper finds one by its balancer's name.
+func (d *service) Keeper(name string) *keeper.Keeper { return d.keepers[name] }
 
 func serve(ctx context.Context, o serveOptions, log zerolog.Logger) error {
 	config, err := load(o.cfg)

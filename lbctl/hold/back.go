@@ -40,7 +40,8 @@ func giveBack(v View, s Step) Step {
 // that says OPEN now. A person's hold on a server whose agent cannot be reached
 // is left to the health check.
 func mayLoosen(v View, r Record) bool {
-	if r.Pod == nil && (v.Line.Endpoint == "" || v.Pod.Phase == Unknown || v.Pod.gone(v.Now)) {
+	unwatched := v.Line.Endpoint == "" || v.Pod.Phase == Unknown && v.Pod.Lost.IsZero()
+	if r.Pod == nil && (unwatched || v.Pod.gone(v.Now)) {
 		return true
 	}
 	return v.Pod.freshlyOpen(v.Now)

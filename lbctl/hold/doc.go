@@ -24,7 +24,8 @@
 // # What always holds
 //
 //   - maint only on a server that this very read and one at least ZeroGap
-//     earlier, of the same worker, found in DRAIN, agent off, and empty;
+//     earlier, of the same worker, found in DRAIN, agent off, and empty, unless
+//     a person forced it;
 //   - ready only with a fresh OPEN, or for a person's hold with a pod that is
 //     not leaving; and only after a passed check where there is a check;
 //   - health off by us: the agent is off, the server in DRAIN or MAINT, and the

@@ -35,6 +35,8 @@ func Command(verb Verb, backend, server string) (haproxy.Command, bool) {
 		return haproxy.DisableHealth(backend, server), true
 	case HealthOn:
 		return haproxy.EnableHealth(backend, server), true
+	case Cut:
+		return haproxy.ShutdownSessions(backend, server), true
 	}
 	return haproxy.Command{}, false
 }

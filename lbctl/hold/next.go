@@ -19,10 +19,11 @@ const (
 	AgentOn
 	HealthOff
 	HealthOn
+	Cut // shutdown sessions
 )
 
 func (v Verb) String() string {
-	return [...]string{"nothing", "drain", "maint", "ready", "disable agent", "enable agent", "disable health", "enable health"}[v]
+	return [...]string{"nothing", "drain", "maint", "ready", "disable agent", "enable agent", "disable health", "enable health", "shutdown sessions"}[v]
 }
 
 // Wait is what a server waits for when there is nothing to do now.
@@ -68,7 +69,7 @@ func Next(v View, r Record, m Memory) Step {
 
 // wanted brings the record up to what pod and people want.
 func wanted(v View, r Record, m Memory) (Record, Memory) {
-	if v.Pod.Phase == Leaving && (r.Pod == nil || r.Pod.Instance != v.Pod.Drain.Instance || r.Pod.Seq != v.Pod.Drain.Seq) {
+	if v.Pod.Phase == Leaving && !v.Guest && (r.Pod == nil || r.Pod.Instance != v.Pod.Drain.Instance || r.Pod.Seq != v.Pod.Drain.Seq) {
 		since := v.Now
 		if r.Pod != nil {
 			since = r.Pod.Since
@@ -137,6 +138,9 @@ func hold(v View, s Step) Step {
 	case v.maint():
 		return holdInMaint(v, s, pod, gone)
 	}
+	if op && r.Op.Force {
+		return s.do(ToMaint, "forced")
+	}
 	if op && !pod {
 		r.Pod = nil // its pod is OPEN again: only the person holds
 	}
@@ -187,6 +191,9 @@ func holdInMaint(v View, s Step, pod, gone bool) Step {
 		return s.do(HealthOn, "its pod is OPEN")
 	case back && r.Op.Kind == Drain && r.Foreign != Maint:
 		return s.do(ToDrain, "the person wants DRAIN, and the pod is back")
+	case r.operator() && r.Op.Force && v.Server.Sessions > 0:
+		// HAProxy's on-marked-down does not cut here.
+		return s.do(Cut, "forced")
 	case back:
 		r.Pod = nil
 	}

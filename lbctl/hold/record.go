@@ -48,8 +48,10 @@ type OpHold struct {
 	Since  time.Time `json:"since"`
 	// Guard is until when a failing health check may not cut what is still
 	// running: the time limit of whoever waits for it.
-	Guard  time.Time `json:"guard,omitzero"`
-	Lifted bool      `json:"lifted,omitempty"` // on its way back
+	Guard time.Time `json:"guard,omitzero"`
+	// Force is the person's word that what still runs may be cut (Maint only).
+	Force  bool `json:"force,omitempty"`
+	Lifted bool `json:"lifted,omitempty"` // on its way back
 }
 
 // Probation is the wait for a passed check in DRAIN before ready.

@@ -100,6 +100,7 @@ type View struct {
 	Server haproxy.Server
 	Line   Line
 	Pod    Pod
+	Guest  bool // nobody is here to follow the pod: hold nothing for it
 }
 
 // Memory is what is remembered of earlier reads and may be lost at any time.

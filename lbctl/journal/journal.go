@@ -47,6 +47,7 @@ type Doc struct {
 
 // LB is what is journaled of one HAProxy.
 type LB struct {
+	Socket  string                 `json:"socket"`  // as haproxy.Socket prints it
 	Worker  hold.Worker            `json:"worker"`  // last seen
 	Records map[string]hold.Record `json:"records"` // by backend/server
 }
@@ -99,6 +100,21 @@ func (j *Journal) LB(name string) (LB, error) {
 		lb.Records = map[string]hold.Record{}
 	}
 	return lb, nil
+}
+
+// Named is the balancer that was last known at a socket, "" for none.
+func (j *Journal) Named(socket string) string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.load() != nil {
+		return ""
+	}
+	for name, lb := range j.doc.LBs {
+		if lb.Socket == socket {
+			return name
+		}
+	}
+	return ""
 }
 
 // Update replaces one balancer's part by what change makes of it, and returns

@@ -40,7 +40,12 @@ func (k *Keeper) changed(key Key, old, r hold.Record, s hold.Step) {
 func (k *Keeper) outcomes(t haproxy.Turn) {
 	for _, o := range t.Outcomes {
 		key := Key{o.Command.Backend(), o.Command.Server()}
-		k.note(key, o)
+		var cut uint64
+		if strings.HasSuffix(o.Command.String(), " state maint") && o.Err == nil {
+			s, _ := t.Before.Server(key.Backend, key.Server)
+			cut = s.Sessions // none, unless a person forced it
+		}
+		k.note(key, o, cut)
 		if o.Err != nil {
 			k.event(k.o.Log.Error(), "alarm").Str("command", o.Command.String()).Str("reply", o.Reply).Err(o.Err).Send()
 			k.repeat[key] = repeated{k.repeat[key].verb, futile}
@@ -48,18 +53,19 @@ func (k *Keeper) outcomes(t haproxy.Turn) {
 		}
 		e := k.event(k.o.Log.Debug(), "command")
 		if strings.HasSuffix(o.Command.String(), " state maint") {
-			e = k.about("maint", key)
+			e = k.about("maint", key).Uint64("cut", cut)
 		}
 		e.Str("command", o.Command.String()).Send()
 	}
 }
 
 // note adds a command to a server's row.
-func (k *Keeper) note(key Key, o haproxy.Outcome) {
+func (k *Keeper) note(key Key, o haproxy.Outcome, cut uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r := k.rows[key]
 	r.Sent = append(slices.Clone(r.Sent), o.Command.String())
+	r.Cut += cut
 	if len(r.Sent) > rowMemory {
 		r.Sent = r.Sent[1:]
 	}
@@ -78,7 +84,7 @@ func (k *Keeper) row(key Key, v hold.View, s hold.Step) {
 	if !ok && s.Record.Empty() {
 		return
 	}
-	k.rows[key] = Row{v.Now, v.Worker, v.Server, v.Pod, s, old.Sent, old.Refused}
+	k.rows[key] = Row{v.Now, v.Worker, v.Server, v.Pod, s, old.Sent, old.Cut, old.Refused}
 }
 
 // wrong logs trouble with HAProxy or the journal when it begins or changes.

@@ -18,7 +18,10 @@ import (
 )
 
 // Key names a server line.
-type Key struct{ Backend, Server string }
+type Key struct {
+	Backend string `json:"backend"`
+	Server  string `json:"server"`
+}
 
 func (k Key) String() string { return k.Backend + "/" + k.Server }
 
@@ -36,13 +39,18 @@ type Door interface {
 
 // Options of a keeper.
 type Options struct {
-	Name     string // of the balancer, one for each admin socket
-	Door     Door
-	Journal  *journal.Journal
-	Observe  bool                      // write nothing, acknowledge nothing, log what it would do
-	Enforce  func(backend string) bool // which backends commands go to; nil: all
-	Interval time.Duration             // between two looks at rest, and of acknowledgements; > 0
-	Token    string                    // for the agents, "" for none
+	Name    string // of the balancer, one for each admin socket
+	Socket  string // its address, for the journal
+	Door    Door
+	Journal *journal.Journal
+	Observe bool                      // write nothing, acknowledge nothing, log what it would do
+	Enforce func(backend string) bool // which backends commands go to; nil: all
+	// Guest is a command line without a daemon: it deals only with servers that
+	// it was asked about, watches their agents without being a balancer, and
+	// holds nothing for a pod.
+	Guest    bool
+	Interval time.Duration // between two looks at rest, and of acknowledgements; > 0
+	Token    string        // for the agents, "" for none
 	Log      zerolog.Logger
 	// Save, where set, puts the server state where HAProxy's next start finds
 	// it. It is called after a change of a hold, before that is acknowledged.
@@ -60,6 +68,7 @@ type Keeper struct {
 	watches map[string]*watch
 	memory  map[Key]hold.Memory
 	repeat  map[Key]repeated
+	mine    map[Key]bool // as a guest: what it was asked about
 	worker  hold.Worker
 	trouble string
 	whole   bool           // HAProxy lacks a backend of the configuration: read all
@@ -86,6 +95,7 @@ type Row struct {
 	Pod     hold.Pod
 	Step    hold.Step
 	Sent    []string // the commands since the keeper started, the last 50
+	Cut     uint64   // sessions that forced commands have cut since then
 	Refused string   // what HAProxy answered to the last one, "" if it took it
 }
 
@@ -94,7 +104,7 @@ func New(o Options) *Keeper {
 	return &Keeper{
 		o: o, wake: make(chan struct{}, 1), calls: make(chan func()),
 		lines: map[Key]Line{}, watches: map[string]*watch{}, memory: map[Key]hold.Memory{},
-		repeat: map[Key]repeated{}, rows: map[Key]Row{}, told: map[Key]string{},
+		repeat: map[Key]repeated{}, rows: map[Key]Row{}, told: map[Key]string{}, mine: map[Key]bool{},
 	}
 }
 
@@ -157,28 +167,21 @@ func (e *HeldError) Error() string {
 }
 
 // Hold puts a person's hold on servers: journaled when it returns, carried out
-// from then on. It says which were not held like this already.
+// from then on. Owner and reason of a hold that is there already stay. It says
+// which were not held like this before.
 func (k *Keeper) Hold(ctx context.Context, keys []Key, op hold.OpHold) (changed []Key, err error) {
 	err = k.edit(ctx, keys, func(key Key, r *hold.Record) error {
-		if r.Op == nil || r.Op.Lifted || r.Op.Kind != op.Kind {
-			changed = append(changed, key)
+		next := op
+		if old := r.Op; old != nil && !old.Lifted && old.Kind == op.Kind {
+			next.Reason, next.By, next.Since = old.Reason, old.By, old.Since
 		} else {
-			op := *r.Op // owner and reason stay the first one's
-			op.Guard = later(op.Guard, time.Now())
-			r.Op = &op
-			return nil
+			changed = append(changed, key)
+			k.about("operator_hold", key).Str("kind", op.Kind).Str("reason", op.Reason).Str("by", op.By).Bool("force", op.Force).Send()
 		}
-		r.Op, r.Foreign, r.Return = &op, "", nil
+		r.Op, r.Foreign, r.Return = &next, "", nil
 		return nil
 	})
 	return changed, err
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return time.Time{}
 }
 
 // Lift ends a person's holds; without one, and with a state that somebody else
@@ -197,6 +200,7 @@ func (k *Keeper) Lift(ctx context.Context, keys []Key) error {
 			op.Lifted, r.Op = true, &op
 		}
 		r.Foreign = ""
+		k.about("operator_lift", key).Send()
 		return nil
 	})
 }
@@ -207,7 +211,11 @@ func (k *Keeper) edit(ctx context.Context, keys []Key, change func(Key, *hold.Re
 		return ErrObserve
 	}
 	return k.call(ctx, func() error {
+		for _, key := range keys {
+			k.mine[key] = true
+		}
 		return k.o.Journal.Update(k.o.Name, func(lb *journal.LB) error {
+			lb.Socket = k.o.Socket
 			for _, key := range keys {
 				r := lb.Records[key.String()]
 				r.Backend, r.Server = key.Backend, key.Server
@@ -222,19 +230,25 @@ func (k *Keeper) edit(ctx context.Context, keys []Key, change func(Key, *hold.Re
 	})
 }
 
-// forget drops the last row: it was decided before a person wanted something.
+// concerns says whether a server is this keeper's business.
+func (k *Keeper) concerns(key Key) bool { return !k.o.Guest || k.mine[key] }
+
+// forget makes the last row stale: it was decided before a person wanted
+// something.
 func (k *Keeper) forget(key Key) {
 	k.mu.Lock()
-	delete(k.rows, key)
-	k.mu.Unlock()
+	defer k.mu.Unlock()
+	r := k.rows[key]
+	r.At = time.Time{}
+	k.rows[key] = r
 }
 
-// Row is what was last read and decided of a server since it was last wanted
-// something of; false if there was no turn with it yet.
+// Row is what was last read and decided of a server; false if there was no turn
+// with it since a person last wanted something of it.
 func (k *Keeper) Row(key Key) (Row, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r, ok := k.rows[key]
 	r.Sent = slices.Clone(r.Sent)
-	return r, ok
+	return r, ok && !r.At.IsZero()
 }

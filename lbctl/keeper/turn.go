@@ -90,11 +90,17 @@ func (k *Keeper) scope(l *look) (s haproxy.Scope, whole bool) {
 	set := map[string]bool{}
 	whole = !time.Now().Before(k.lookAt)
 	for key, line := range k.lines {
+		if !k.concerns(key) {
+			continue
+		}
 		if whole && line.Endpoint != "" || l.pods[line.Endpoint].Phase == hold.Leaving {
 			set[key.Backend] = true
 		}
 	}
 	for _, r := range l.records {
+		if !k.concerns(Key{r.Backend, r.Server}) {
+			continue
+		}
 		if whole || r.Pod != nil || r.Op != nil {
 			set[r.Backend] = true
 		}
@@ -158,7 +164,7 @@ func (l *look) journal(changed map[Key]hold.Record, r haproxy.Read) error {
 		return nil
 	}
 	err := k.o.Journal.Update(k.o.Name, func(lb *journal.LB) error {
-		lb.Worker = k.worker
+		lb.Socket, lb.Worker = k.o.Socket, k.worker
 		for key, rec := range changed {
 			lb.Records[key.String()] = rec
 			if rec.Empty() {
@@ -190,7 +196,7 @@ func (l *look) journal(changed map[Key]hold.Record, r haproxy.Read) error {
 func (l *look) missing(r haproxy.Read) []string {
 	var gone []string
 	for name, rec := range l.records {
-		if slices.Contains(r.Disabled, rec.Backend) {
+		if slices.Contains(r.Disabled, rec.Backend) || !l.k.concerns(Key{rec.Backend, rec.Server}) {
 			continue
 		}
 		if _, ok := l.steps[Key{rec.Backend, rec.Server}]; !ok && (rec.Pod != nil || rec.Op != nil || l.k.whole) {
@@ -214,14 +220,14 @@ func (l *look) consider(r haproxy.Read) {
 		key := Key{s.Backend, s.Name}
 		rec, journaled := l.records[key.String()]
 		line, known := k.lines[key]
-		if !journaled && (!known || line.Endpoint == "") {
+		if !journaled && (!known || line.Endpoint == "") || !k.concerns(key) {
 			continue
 		}
 		if line.Endpoint == "" && rec.Pod != nil {
 			line.Endpoint = rec.Pod.Endpoint // it left the configuration while held
 		}
 		rec.Backend, rec.Server = s.Backend, s.Name
-		v := hold.View{Now: r.At, Took: r.Took, Worker: w, Server: s, Line: line.Line, Pod: l.pods[line.Endpoint]}
+		v := hold.View{Now: r.At, Took: r.Took, Worker: w, Server: s, Line: line.Line, Pod: l.pods[line.Endpoint], Guest: k.o.Guest}
 		step := hold.Next(v, rec, k.memory[key])
 		k.memory[key] = step.Memory
 		l.steps[key], l.views[key] = step, v

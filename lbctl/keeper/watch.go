@@ -29,12 +29,12 @@ type watch struct {
 func (k *Keeper) follow(ctx context.Context, records map[string]hold.Record) {
 	want := map[string]bool{}
 	for key, line := range k.lines {
-		if line.Endpoint != "" && (k.o.Enforce == nil || k.o.Enforce(key.Backend)) {
+		if line.Endpoint != "" && k.concerns(key) && (k.o.Enforce == nil || k.o.Enforce(key.Backend)) {
 			want[line.Endpoint] = true
 		}
 	}
 	for _, r := range records {
-		if r.Pod != nil {
+		if r.Pod != nil && k.concerns(Key{r.Backend, r.Server}) {
 			want[r.Pod.Endpoint] = true
 		}
 	}
@@ -53,8 +53,8 @@ func (k *Keeper) follow(ctx context.Context, records map[string]hold.Record) {
 
 func (k *Keeper) start(ctx context.Context, endpoint string) *watch {
 	name := k.o.Name
-	if k.o.Observe {
-		name = "" // an observer is no balancer
+	if k.o.Observe || k.o.Guest {
+		name = "" // no balancer
 	}
 	w := &watch{done: make(chan struct{})}
 	w.Watch = pods.New(endpoint, pods.Options{
@@ -122,7 +122,7 @@ func (k *Keeper) conclude(ctx context.Context, l *look) {
 			continue
 		}
 		w.Attend(attend[endpoint])
-		if !k.o.Observe {
+		if !k.o.Observe && !k.o.Guest {
 			k.acknowledge(w, endpoint, l, keys)
 		}
 	}
