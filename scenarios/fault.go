@@ -38,7 +38,8 @@ func faults() []fault {
 		o.AdminGate, o.DrainTimeout, o.Grace = true, faultDeadline, faultDeadline+5*time.Second
 	}
 	return []fault{
-		{ID: "F1", Name: "agent-kill", About: "the agent killed -9 in the drain, and started again 1 s later", during: agentKill},
+		{ID: "F1", Name: "agent-kill", About: "the agent killed -9 in the drain, and started again 1 s later",
+			options: func(o *lab.Options) { o.ExecHook = true }, during: agentKill},
 		{ID: "F2", Name: "lbctl-kill", About: "lbctl killed -9 between DRAIN and MAINT, and started again 1 s later", during: lbctlKill},
 		{ID: "F3", Name: "check-fail", About: "HAProxy's health check fails from the start of the drain on",
 			options: func(o *lab.Options) { o.HealthGate = true }, during: checkFail},

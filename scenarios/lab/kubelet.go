@@ -67,8 +67,7 @@ func (l *Lab) Delete(ctx context.Context, p *Pod) (Ending, error) {
 func (l *Lab) preStop(ctx context.Context, p *Pod) (int, error) {
 	m := l.o.Mode
 	if m.hook == "" {
-		return l.run1(ctx, "agent drain", "hook.log", nil, l.o.Programs.Agent, "drain",
-			"--control", p.at(controlPort), "--drain-timeout", l.o.DrainTimeout.String())
+		return l.agentDrain(ctx, p, "hook.log")
 	}
 	script := filepath.Join(l.run, "hook.sh")
 	if err := os.WriteFile(script, []byte(m.hook), 0o755); err != nil {
@@ -80,15 +79,29 @@ func (l *Lab) preStop(ctx context.Context, p *Pod) (int, error) {
 	return l.run1(ctx, "hook", "hook.log", env, "/bin/sh", script)
 }
 
+func (l *Lab) agentDrain(ctx context.Context, p *Pod, file string) (int, error) {
+	return l.run1(ctx, "agent drain", file, nil, l.o.Programs.Agent, "drain",
+		"--control", p.at(controlPort), "--drain-timeout", l.o.DrainTimeout.String())
+}
+
 // dataPreStop is the data container's hook. With `agent drain` in the agent's
 // container it is an httpGet of /drain/wait from the node, whose status the kubelet
-// ignores. A script knows nothing like it: there both containers get the same hook,
-// whose end is the script's: the kindest reading of the old experiment.
+// ignores. But a broken connection is a failed hook to the kubelet, which then sends
+// SIGTERM at once: where the agent may be killed in the drain, the data container
+// needs `agent drain` as well, which asks again (ExecHook). A script knows nothing
+// like either: there both containers get the same hook, whose end is the script's:
+// the kindest reading of the old experiment.
 func (l *Lab) dataPreStop(ctx context.Context, p *Pod, hooked <-chan struct{}) {
 	if l.o.Mode.hook != "" {
 		select {
 		case <-hooked:
 		case <-ctx.Done():
+		}
+		return
+	}
+	if l.o.ExecHook {
+		if code, err := l.agentDrain(ctx, p, "hook-data.log"); err != nil || code != 0 {
+			l.say("kubelet: hook of %s's data container ended with %d, %v", p.Name, code, err)
 		}
 		return
 	}

@@ -43,6 +43,7 @@ type Options struct {
 	HealthGate   bool          // between HAProxy and the victim's agent, for faults
 	AdminGate    bool          // between the victim's agent and its Envoy's admin
 	StateFile    bool          // HAProxy names a server-state-file
+	ExecHook     bool          // the data container's hook is `agent drain` too, see Delete
 }
 
 // Lab is a running laboratory.
@@ -157,16 +158,19 @@ func (l *Lab) config(bundle string) (string, error) {
 	return derive(string(text), l.plan, l.run, bundle, extra)
 }
 
+// asking is for questions to the pods: a connection for each, since one that is
+// opened and not used gets the agent-check's answer.
+var asking = &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+
 // awaitPods waits until every agent says that it is ready and every data port
 // accepts.
 func (l *Lab) awaitPods(ctx context.Context) error {
-	client := http.Client{Timeout: time.Second}
 	for _, p := range l.pods {
 		err := l.until(ctx, p.Name+" is ready", func() bool {
 			if p.ended() != nil {
 				return true
 			}
-			resp, err := client.Get("http://" + p.at(controlPort) + "/health")
+			resp, err := asking.Get("http://" + p.at(controlPort) + "/health")
 			if err != nil {
 				return false
 			}

@@ -174,8 +174,7 @@ func (p *Pod) Running() int {
 
 // Status asks the agent on its control listener, which makes nobody a balancer.
 func (p *Pod) Status() (handshake.Status, error) {
-	client := http.Client{Timeout: time.Second}
-	resp, err := client.Get("http://" + p.at(controlPort) + "/drain/status")
+	resp, err := asking.Get("http://" + p.at(controlPort) + "/drain/status")
 	if err != nil {
 		return handshake.Status{}, fmt.Errorf("ask %s: %w", p.Name, err)
 	}
@@ -227,8 +226,7 @@ func (p *Pod) EnvoyVersion() string {
 	if p.envoy == nil {
 		return ""
 	}
-	client := http.Client{Timeout: time.Second}
-	resp, err := client.Get("http://" + p.at(adminPort) + "/server_info")
+	resp, err := asking.Get("http://" + p.at(adminPort) + "/server_info")
 	if err != nil {
 		return ""
 	}
