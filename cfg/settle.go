@@ -88,9 +88,8 @@ func (r *reader) serverHead(words []string) (low, high int, rest []string, ok bo
 
 // templateRange: N is 1 to N (server.c _srv_parse_tmpl_range).
 func templateRange(s string) (low, high int) {
-	a, b, isRange := strings.Cut(s, "-")
-	if isRange {
-		return atoi(a), atoi(b)
+	if _, high, isRange := strings.Cut(s, "-"); isRange {
+		return atoi(s), atoi(high)
 	}
 	return 1, atoi(s)
 }
