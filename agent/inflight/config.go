@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strconv"
@@ -45,29 +46,27 @@ type filterChain struct {
 
 // add reads one answer of /config_dump. Listeners that warm up or drain count
 // like the active ones: they have connection managers too.
-func (l *listeners) add(body []byte) error {
+func (l *listeners) add(body io.Reader) error {
 	type state struct {
 		Listener listenerConfig `json:"listener"`
 	}
-	var doc struct {
-		Configs []struct {
+	return eachOf(body, "configs", func(dec *json.Decoder) error {
+		var c struct {
 			Listener listenerConfig `json:"listener"`
 			Active   state          `json:"active_state"`
 			Warming  state          `json:"warming_state"`
 			Draining state          `json:"draining_state"`
-		} `json:"configs"`
-	}
-	if err := json.Unmarshal(body, &doc); err != nil {
-		return fmt.Errorf("not Envoy's JSON of listeners: %w", err)
-	}
-	for _, c := range doc.Configs {
+		}
+		if err := dec.Decode(&c); err != nil {
+			return err
+		}
 		for _, s := range []listenerConfig{c.Listener, c.Active.Listener, c.Warming.Listener, c.Draining.Listener} {
 			if err := l.one(s); err != nil {
 				return err
 			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 func (l *listeners) one(c listenerConfig) error {
@@ -105,53 +104,66 @@ func insert(set []string, s string) []string {
 	return set
 }
 
+type clusterStatus struct {
+	Name  string `json:"name"`
+	Hosts []struct {
+		Stats []struct {
+			Name  string          `json:"name"`
+			Value json.RawMessage `json:"value"`
+		} `json:"stats"`
+	} `json:"host_statuses"`
+}
+
 // parseClusters sums what /clusters says of the hosts of every cluster but the
-// excluded: requests that run and those that wait for a connection. Numbers are
-// strings there, and one that is 0 has no value at all.
-func parseClusters(body []byte, exclude []string) (handshake.Count, error) {
-	var doc struct {
-		Clusters []struct {
-			Name  string `json:"name"`
-			Hosts []struct {
-				Stats []struct {
-					Name  string          `json:"name"`
-					Value json.RawMessage `json:"value"`
-				} `json:"stats"`
-			} `json:"host_statuses"`
-		} `json:"cluster_statuses"`
-	}
-	if err := json.Unmarshal(body, &doc); err != nil {
-		return handshake.Count{}, fmt.Errorf("not Envoy's JSON of clusters: %w", err)
-	}
-	total, counted := handshake.Known(0), 0
-	for _, c := range doc.Clusters {
+// excluded.
+func parseClusters(body io.Reader, exclude []string) (handshake.Count, error) {
+	total, hosts := handshake.Known(0), 0
+	err := eachOf(body, "cluster_statuses", func(dec *json.Decoder) error {
+		var c clusterStatus
+		if err := dec.Decode(&c); err != nil {
+			return err
+		}
 		if matches(exclude, c.Name) {
-			continue
+			return nil
 		}
-		for _, h := range c.Hosts {
-			active := false
-			for _, s := range h.Stats {
-				if s.Name != "rq_active" && s.Name != "rq_pending_active" {
-					continue
-				}
-				active = active || s.Name == "rq_active"
-				n := handshake.Known(0)
-				if s.Value != nil {
-					n = quoted(s.Value)
-				}
-				if !n.Known {
-					return n, fmt.Errorf("cluster %q: %s is no count", c.Name, s.Name)
-				}
-				total = total.Add(n)
-			}
-			if !active {
-				return handshake.Count{}, fmt.Errorf("cluster %q: no rq_active", c.Name)
-			}
-			counted++
-		}
+		n, err := c.active()
+		total, hosts = total.Add(n), hosts+len(c.Hosts)
+		return err
+	})
+	if err != nil {
+		return handshake.Count{}, err
 	}
-	if counted == 0 {
+	if hosts == 0 {
 		return handshake.Count{}, errors.New("no cluster that counts has a host")
+	}
+	return total, nil
+}
+
+// active counts the requests that run on the cluster's hosts and, unlike
+// rq_active alone, those that still wait for a connection (on 1.40 such a
+// request shows in rq_pending_active only). Numbers are strings there, and one
+// that is 0 has no value at all.
+func (c clusterStatus) active() (handshake.Count, error) {
+	total := handshake.Known(0)
+	for _, h := range c.Hosts {
+		shown := false
+		for _, s := range h.Stats {
+			if s.Name != "rq_active" && s.Name != "rq_pending_active" {
+				continue
+			}
+			shown = shown || s.Name == "rq_active"
+			n := handshake.Known(0)
+			if s.Value != nil {
+				n = quoted(s.Value)
+			}
+			if !n.Known {
+				return n, fmt.Errorf("cluster %q: %s is no count", c.Name, s.Name)
+			}
+			total = total.Add(n)
+		}
+		if !shown {
+			return handshake.Count{}, fmt.Errorf("cluster %q: no rq_active", c.Name)
+		}
 	}
 	return total, nil
 }

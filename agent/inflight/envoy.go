@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"slices"
 	"strings"
@@ -15,10 +16,8 @@ import (
 const (
 	// identifyEvery is how often /server_info is asked which process answers.
 	identifyEvery = time.Second
-	// configEvery is how often the listeners' configuration is read again, and
-	// configRetry how soon after it could not be.
+	// configEvery is how often the listeners' configuration is read again.
 	configEvery = 30 * time.Second
-	configRetry = 5 * time.Second
 )
 
 // Envoy is the envoy source, and the door to the same admin for everything else.
@@ -29,13 +28,14 @@ type Envoy struct {
 	rules rules
 	turn  chan struct{} // held by the Read that runs; all below is its own
 
-	process  process
-	asked    time.Time // when /server_info was last read
-	dials    uint64    // door's connections then
-	seen     map[string]bool
-	config   listeners
-	configOK bool
-	configAt time.Time // when to read it next
+	process   process
+	asked     time.Time // when /server_info was last read
+	dials     uint64    // door's connections then
+	seen      map[string]bool
+	config    listeners
+	configOK  bool      // config has been read
+	configAt  time.Time // when to read it next
+	configErr error     // why it was not, at the last attempt that failed
 }
 
 // NewEnvoy is the source for the admin at http://HOST:PORT, unix:PATH or
@@ -133,7 +133,7 @@ func (e *Envoy) identify(ctx context.Context) (another bool, err error) {
 		e.config, e.configOK, e.configAt = listeners{}, false, time.Time{}
 	}
 	if info.State != "LIVE" && info.State != "DRAINING" {
-		return another, answerError{fmt.Errorf("Envoy is %s", info.State)}
+		return another, fmt.Errorf("Envoy is %s", info.State)
 	}
 	e.asked, e.dials = time.Now(), e.door.dials.Load()
 	return another, nil
@@ -159,9 +159,7 @@ func (p *process) another(sent, got time.Time, uptime time.Duration) bool {
 // count is one reading of the gauges, and of /clusters where gauges are hidden.
 // Its error is that of a call; everything else is said in the Reading.
 func (e *Envoy) count(ctx context.Context) (Reading, error) {
-	if err := e.configure(ctx); err != nil {
-		return Reading{}, err
-	}
+	e.configure(ctx)
 	path := statsPath
 	if len(e.rules.tcp) > 0 {
 		path = statsPathTCP
@@ -209,7 +207,7 @@ func (e *Envoy) hidden(t tally) string {
 	case len(hidden) > 0:
 		return "downstream_rq_active of " + strings.Join(hidden, ", ") + " is hidden (a stats matcher does that)"
 	case !e.configOK:
-		return "the listeners' configuration cannot be read, so that a hidden gauge would go unnoticed"
+		return fmt.Sprintf("a hidden gauge would go unnoticed (give --envoy-include), because the listeners cannot be listed: %v", e.configErr)
 	case len(t.managers) == 0 && len(e.rules.tcp) == 0:
 		return "no gauge that counts is shown"
 	}
@@ -219,13 +217,13 @@ func (e *Envoy) hidden(t tally) string {
 // fallBack counts by /clusters as well. It takes the larger number: both may
 // see the same request.
 func (e *Envoy) fallBack(ctx context.Context, t *tally, why string) error {
-	body, err := e.door.call(ctx, "GET", clustersPath)
+	var n handshake.Count
+	err := e.door.stream(ctx, "GET", clustersPath, func(r io.Reader) (err error) {
+		n, err = parseClusters(r, e.rules.clusters)
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("%s: %w", why, err)
-	}
-	n, err := parseClusters(body, e.rules.clusters)
-	if err != nil {
-		return fmt.Errorf("%s: %w", why, err)
+		return fmt.Errorf("%s, and %w", why, err)
 	}
 	if n.N > t.count.N {
 		t.count, t.detail = n, []string{"clusters " + n.String()}
@@ -257,25 +255,23 @@ func (e *Envoy) reading(t tally) Reading {
 	}
 }
 
-// configure reads which listeners there are, when that is due. An answer that
-// cannot be used leaves configOK as it was; only silence is an error.
-func (e *Envoy) configure(ctx context.Context) error {
+// configure reads which listeners there are, when that is due. What cannot be
+// read stays as it was: a configuration so large that it takes Envoy's main
+// thread too long is not asked for again with every reading.
+func (e *Envoy) configure(ctx context.Context) {
 	if time.Now().Before(e.configAt) {
-		return nil
+		return
 	}
 	var l listeners
 	for _, path := range []string{staticPath, dynamicPath} {
-		body, err := e.door.call(ctx, "GET", path)
-		if err == nil {
-			err = l.add(body)
-		} else if !errors.As(err, new(answerError)) {
-			return err
-		}
+		err := e.door.stream(ctx, "GET", path, l.add)
 		if err != nil {
-			e.configAt = time.Now().Add(configRetry)
-			return nil
+			e.configErr = err
+			if !refused(err) {
+				e.configAt = time.Now().Add(configEvery)
+			}
+			return
 		}
 	}
 	e.config, e.configOK, e.configAt = l, true, time.Now().Add(configEvery)
-	return nil
 }

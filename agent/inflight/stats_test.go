@@ -220,14 +220,15 @@ func TestParseClusters(t *testing.T) {
 		{"a host without it", `"rq_active"}]}]`, `"cx_active"}]}]`, handshake.Count{}, `cluster "be": no rq_active`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			n, err := parseClusters([]byte(strings.Replace(twoHosts, c.old, c.new, 1)), append(slices.Clone(excludedClusters), "zipk*"))
+			n, err := parseClusters(strings.NewReader(strings.Replace(twoHosts, c.old, c.new, 1)), append(slices.Clone(excludedClusters), "zipk*"))
 			if n != c.want || (err == nil) != (c.err == "") || err != nil && err.Error() != c.err {
 				t.Errorf("%v, %v, want %v, %s", n, err, c.want, c.err)
 			}
 		})
 	}
-	for _, body := range []string{"", "{}", "[]", "null", `{"cluster_statuses":`, "backend::rq_active::0"} {
-		if n, err := parseClusters([]byte(body), nil); err == nil {
+	for _, body := range []string{"", "{}", "[]", "null", `{"cluster_statuses":`, "backend::rq_active::0", idleClusters[:40], idleClusters + "x",
+		`{"cluster_statuses":null}`, `{"cluster_statuses":{}}`, `{"x":[` + idleClusters, `{"cluster_statuses":[7]}`} {
+		if n, err := parseClusters(strings.NewReader(body), nil); err == nil {
 			t.Errorf("%q was taken as %v", body, n)
 		}
 	}
@@ -266,7 +267,7 @@ func TestListenersConfig(t *testing.T) {
 		  "draining_state":{"listener":{"filter_chains":[{"filters":[` + of("old") + `]}]}},
 		  "warming_state":{"listener":{"filter_chains":[{"filters":[` + of("new") + `]}]}}}]}`,
 	} {
-		if err := l.add([]byte(body)); err != nil {
+		if err := l.add(strings.NewReader(body)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -279,7 +280,7 @@ func TestListenersConfig(t *testing.T) {
 		t.Error(d)
 	}
 	for _, body := range []string{"", "[]", "OK", `{"configs":[{"listener":{"name":"data","filter_chains":[{"filters":[{"name":"ecds","config_discovery":{}}]}]}}]}`} {
-		if err := new(listeners).add([]byte(body)); err == nil {
+		if err := new(listeners).add(strings.NewReader(body)); err == nil {
 			t.Errorf("%q was taken", body)
 		}
 	}
