@@ -100,6 +100,11 @@ func TestEnvoyIdleAndBusy(t *testing.T) {
 	if got := strings.Join(f.asked[:4], " "); got != want {
 		t.Errorf("asked\n%s\nwant\n%s", got, want)
 	}
+	f.say("/server_info", serverInfo("DRAINING", 100)) // after healthcheck/fail: it still counts
+	f.e.asked = time.Time{}
+	if r := f.read(); r.Count != known(3) {
+		t.Errorf("failing its health check: %+v", r)
+	}
 	if err := f.e.DrainListeners(context.Background()); err != nil {
 		t.Error(err)
 	}

@@ -67,7 +67,7 @@ func (s *sockets) Read(ctx context.Context) Reading {
 	})
 	switch {
 	case err != nil:
-		return failed(err)
+		return unknown("%v", err)
 	case !s.seen.Load():
 		return unknown("nobody has listened on port %d yet: is it the data port, and in this network namespace?", s.at.Port())
 	}

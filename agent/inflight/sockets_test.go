@@ -367,3 +367,27 @@ func TestParseDiagRefuses(t *testing.T) {
 		}
 	}
 }
+
+// One connection among 1,000 of other ports: what netlink filters, the text has
+// to be read and thrown away.
+func BenchmarkSockets(b *testing.B) {
+	other, l := listenOn(b, "tcp4", loopback(b)+":0"), listenOn(b, "tcp4", loopback(b)+":0")
+	for range 1000 {
+		connect(b, other, other.Addr().String(), "127.0.0.2")
+	}
+	connect(b, l, l.Addr().String(), "127.0.0.2")
+	port := uint16(l.Addr().(*net.TCPAddr).Port)
+	for name, sockets := range map[string]func(func(conn)) error{
+		"netlink": func(f func(conn)) error { return diagSockets(time.Now().Add(Limit), port, f) },
+		"proc":    func(f func(conn)) error { return procSockets(time.Now().Add(Limit), "/proc/net", port, f) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				n := 0
+				if err := sockets(func(conn) { n++ }); err != nil || n != 2 {
+					b.Fatal(n, err)
+				}
+			}
+		})
+	}
+}

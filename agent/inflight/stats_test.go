@@ -33,8 +33,10 @@ func TestParseGauges(t *testing.T) {
 			t.Errorf("%s = %v, want %v", name, n, want[name])
 		}
 	}
-	for _, body := range []string{"", "null", "[]", "{}", `{"stats":null}`, `{"stats":{}}`, `{"stats":[`, `{"stats":[1]}`,
-		"<html>", "OK\n", `{"stats":[]} trailing`, `{"stats":[{"name":7,"value":0}]}`} {
+	for _, body := range []string{
+		"", "null", "[]", "{}", `{"stats":null}`, `{"stats":{}}`, `{"stats":[`, `{"stats":[1]}`,
+		"<html>", "OK\n", `{"stats":[]} trailing`, `{"stats":[{"name":7,"value":0}]}`,
+	} {
 		if g, err := parseGauges([]byte(body)); err == nil {
 			t.Errorf("%q was taken as %v", body, g)
 		}
@@ -226,8 +228,10 @@ func TestParseClusters(t *testing.T) {
 			}
 		})
 	}
-	for _, body := range []string{"", "{}", "[]", "null", `{"cluster_statuses":`, "backend::rq_active::0", idleClusters[:40], idleClusters + "x",
-		`{"cluster_statuses":null}`, `{"cluster_statuses":{}}`, `{"x":[` + idleClusters, `{"cluster_statuses":[7]}`} {
+	for _, body := range []string{
+		"", "{}", "[]", "null", `{"cluster_statuses":`, "backend::rq_active::0", idleClusters[:40], idleClusters + "x",
+		`{"cluster_statuses":null}`, `{"cluster_statuses":{}}`, `{"x":[` + idleClusters, `{"cluster_statuses":[7]}`,
+	} {
 		if n, err := parseClusters(strings.NewReader(body), nil); err == nil {
 			t.Errorf("%q was taken as %v", body, n)
 		}
