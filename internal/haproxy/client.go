@@ -29,7 +29,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -128,11 +127,6 @@ func (c *Client) Turn(ctx context.Context, scope Scope, decide func(Read) ([]Com
 }
 
 func (c *Client) turn(ctx context.Context, scope Scope, decide func(Read) ([]Command, error), t *Turn) error {
-	for _, b := range scope.Backends {
-		if err := CheckName(b); err != nil {
-			return fmt.Errorf("backend %w", err)
-		}
-	}
 	var s *slot
 	select {
 	case s = <-c.slots:
@@ -143,20 +137,19 @@ func (c *Client) turn(ctx context.Context, scope Scope, decide func(Read) ([]Com
 	if s.r == nil {
 		s.r = bufio.NewReaderSize(nil, maxLine)
 	}
-	k, err := dial(ctx, c.socket, c.o, s.r)
+	q, err := newQuery(scope, &s.tables)
 	if err != nil {
 		return err
 	}
-	defer k.close()
-	return s.run(k, c.o, scope, decide, t)
+	if q.k, err = dial(ctx, c.socket, c.o, s.r); err != nil {
+		return err
+	}
+	defer q.k.close()
+	return c.run(&q, decide, t)
 }
 
 // run is a turn on an open connection.
-func (s *slot) run(k *conn, o Options, scope Scope, decide func(Read) ([]Command, error), t *Turn) error {
-	q := query{k: k, tables: &s.tables, backends: slices.Compact(slices.Sorted(slices.Values(scope.Backends)))}
-	if len(q.backends) == 0 {
-		q.ids = []int{-1} // all
-	}
+func (c *Client) run(q *query, decide func(Read) ([]Command, error), t *Turn) error {
 	var err error
 	if t.Before, err = q.open(); err != nil || decide == nil {
 		return err
@@ -166,19 +159,20 @@ func (s *slot) run(k *conn, o Options, scope Scope, decide func(Read) ([]Command
 	if err != nil || len(commands) == 0 {
 		return err
 	}
-	k.end = k.end.Add(time.Since(thinking))
+	q.k.end = q.k.end.Add(time.Since(thinking))
 	for _, cmd := range commands {
 		if err := cmd.check(); err != nil {
 			return err
 		}
-		if o.ReadOnly {
+		if c.o.ReadOnly {
 			return fmt.Errorf("%s: %w", cmd, ErrReadOnly)
 		}
 	}
-	if err := carryOut(k, commands, t); err != nil {
+	asked, err := q.carryOut(commands, t)
+	if err != nil {
 		return err
 	}
-	after, err := q.again()
+	after, err := q.replies(asked)
 	if err != nil {
 		return fmt.Errorf("read back: %w", err)
 	}
@@ -190,30 +184,33 @@ func (s *slot) run(k *conn, o Options, scope Scope, decide func(Read) ([]Command
 // trip cheap, few enough that neither side waits for the other to read.
 const batch = 64
 
-// carryOut sends the commands and notes what each was answered.
-func carryOut(k *conn, commands []Command, t *Turn) error {
+// carryOut sends the commands, notes what each was answered, and asks for a
+// further read with the last of them.
+func (q *query) carryOut(commands []Command, t *Turn) (asked time.Time, err error) {
 	t.Outcomes = make([]Outcome, len(commands))
 	for i, cmd := range commands {
 		t.Outcomes[i] = Outcome{Command: cmd, Err: fmt.Errorf("%s: %w", cmd, errNotSent)}
 	}
-	for part := range slices.Chunk(t.Outcomes, batch) {
+	for from := 0; from < len(commands) && err == nil; from += batch {
+		part := t.Outcomes[from:min(from+batch, len(commands))]
 		var lines []byte
 		for _, o := range part {
 			lines = append(append(lines, o.Command.line...), '\n')
 		}
-		err := k.send(lines)
+		if from+batch >= len(commands) {
+			asked = time.Now()
+			lines = append(lines, q.lines()...)
+		}
+		err = q.k.send(lines)
 		for i := range part {
 			o := &part[i]
 			if err == nil {
-				o.Reply, err = k.words(o.Command.line)
+				o.Reply, err = q.k.words(o.Command.line)
 			}
 			if o.Err = refusal(o.Command.line, o.Reply); err != nil {
 				o.Err = err
 			}
 		}
-		if err != nil {
-			return err
-		}
 	}
-	return nil
+	return asked, err
 }

@@ -29,8 +29,12 @@ func (*recorded) SetWriteDeadline(time.Time) error { return nil }
 func hear(says []byte) (Read, error) {
 	k := &conn{ctx: context.Background(), nc: &recorded{r: bytes.NewReader(says)}, left: maxTurn, timeout: time.Hour, end: time.Now().Add(time.Hour)}
 	k.r = bufio.NewReaderSize((*wire)(k), maxLine)
-	q := query{k: k, tables: &tables{}, ids: []int{-1}}
-	r, err := q.open()
+	q, err := newQuery(Scope{}, &tables{})
+	q.k = k
+	var r Read
+	if err == nil {
+		r, err = q.open()
+	}
 	if err == nil {
 		err = k.send(nil) // nothing may be left
 	}

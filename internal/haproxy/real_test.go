@@ -27,6 +27,7 @@ global
     stats socket %[1]s/user.sock level user
     stats timeout 30s
     nbthread 2
+    no strict-limits
 defaults
     mode http
     timeout connect 1s

@@ -3,7 +3,6 @@ package haproxy
 import (
 	"bytes"
 	"fmt"
-	"slices"
 )
 
 // tables joins `show servers state` and `show stat` into servers. It is reused
@@ -13,6 +12,7 @@ type tables struct {
 	texts   map[string]string
 	servers []Server
 	joined  []bool          // per server: its statistics were seen
+	only    map[Name]bool   // the wanted ones, true once their state was seen; nil for all
 	state   []column        // per field of the reply being read; nil = not wanted
 	stat    []column        // the same for statistics
 	px, sv  int             // fields pxname and svname …
@@ -44,11 +44,18 @@ func (p *tables) text(b []byte) string {
 	return s
 }
 
-// reset begins a read. The servers of the last one belong to its reader.
-func (p *tables) reset() {
+// reset begins a read, of only some servers if any are named. The servers of
+// the last read belong to its reader.
+func (p *tables) reset(only []Name) {
 	*p = tables{
 		texts: p.texts, servers: make([]Server, 0, len(p.servers)), joined: p.joined[:0], cells: p.cells,
 		live: map[string]bool{},
+	}
+	if len(only) > 0 {
+		p.only = make(map[Name]bool, len(only))
+		for _, n := range only {
+			p.only[n] = false
+		}
 	}
 }
 
@@ -59,24 +66,12 @@ func (p *tables) bad(format string, a ...any) error {
 	return fmt.Errorf("%w: %s: %s", ErrProtocol, p.asked, fmt.Sprintf(format, a...))
 }
 
-// ids are the numbers of the backends whose states were read.
-func (p *tables) ids() []int {
-	ids := []int{}
-	for i := range p.servers {
-		if id := p.servers[i].BackendID; !slices.Contains(ids, id) {
-			ids = append(ids, id)
-		}
-	}
-	return ids
-}
-
 // stateRow takes a line of `show servers state`.
 func (p *tables) stateRow(line []byte) error {
 	if p.state == nil {
 		return p.stateHeader(line)
 	}
 	p.servers = append(p.servers, Server{})
-	p.joined = append(p.joined, false)
 	s := &p.servers[len(p.servers)-1]
 	n := 0
 	for more := true; more && n < len(p.state); n++ {
@@ -90,6 +85,15 @@ func (p *tables) stateRow(line []byte) error {
 		return p.bad("a line has %d fields and its header %d",
 			n+bytes.Count(line, space)+min(1, len(line)), len(p.state))
 	}
+	if p.only != nil {
+		name := Name{s.Backend, s.Name}
+		if _, wanted := p.only[name]; !wanted {
+			p.servers = p.servers[:len(p.servers)-1]
+			return nil
+		}
+		p.only[name] = true
+	}
+	p.joined = append(p.joined, false)
 	return nil
 }
 
