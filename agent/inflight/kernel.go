@@ -31,11 +31,12 @@ func diagSockets(deadline time.Time, port uint16, f func(conn)) error {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
 		return fmt.Errorf("netlink socket: %w", err)
 	}
+	buf := make([]byte, 64<<10) // the kernel sends at most 32 KiB at a time
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		if err := unix.Sendto(fd, diagRequest(family, port), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 			return fmt.Errorf("netlink request: %w", err)
 		}
-		if err := diagAnswers(fd, deadline, f); err != nil {
+		if err := diagAnswers(fd, buf, deadline, f); err != nil {
 			return fmt.Errorf("netlink answer: %w", err)
 		}
 	}
@@ -58,8 +59,7 @@ func diagRequest(family uint8, port uint16) []byte {
 }
 
 // diagAnswers reads the messages of one dump to its end.
-func diagAnswers(fd int, deadline time.Time, f func(conn)) error {
-	buf := make([]byte, 64<<10) // the kernel sends at most 32 KiB at a time
+func diagAnswers(fd int, buf []byte, deadline time.Time, f func(conn)) error {
 	for {
 		if time.Now().After(deadline) {
 			return errSlow

@@ -277,7 +277,7 @@ func TestNetlinkWithoutHandlerIsNoEmptyList(t *testing.T) {
 	if err := unix.Sendto(fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		t.Fatal(err)
 	}
-	err = diagAnswers(fd, time.Now().Add(Limit), func(conn) { t.Error("a socket") })
+	err = diagAnswers(fd, make([]byte, 64<<10), time.Now().Add(Limit), func(conn) { t.Error("a socket") })
 	if err != syscall.ENOENT {
 		t.Errorf("%v, want %v", err, syscall.ENOENT)
 	}
