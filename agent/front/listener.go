@@ -1,0 +1,176 @@
+package front
+
+import (
+	"bufio"
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"lbdrain/agent/balancers"
+)
+
+const (
+	maxConns     = 2048 // of one listener
+	maxLine      = 256  // bytes of an agent-send line
+	lineLimit    = time.Second
+	headerLimit  = 5 * time.Second
+	bodyLimit    = 5 * time.Second
+	idleLimit    = 2 * time.Minute
+	writeLimit   = time.Second
+	lingerLimit  = 100 * time.Millisecond
+	maxHeader    = 16 << 10
+	acceptPause  = 10 * time.Millisecond
+	keepIdle     = 10 * time.Second // a black-holed watcher is noticed after keepIdle+3·keepInterval
+	keepInterval = 2 * time.Second
+)
+
+// conn is an accepted connection with the bytes that were looked at.
+type conn struct {
+	net.Conn
+	r    *bufio.Reader
+	peer balancers.Peer
+	busy atomic.Bool // a handler runs
+	kept atomic.Bool // it carries a watch
+}
+
+func (c *conn) Read(b []byte) (int, error) { return c.r.Read(b) }
+
+// CloseWrite ends our side and leaves the peer time to read.
+func (c *conn) CloseWrite() {
+	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		_ = h.CloseWrite()
+	}
+}
+
+// port is one listener: it accepts, looks at the first bytes, answers polls and
+// hands HTTP connections over through Accept.
+type port struct {
+	net.Listener
+	front   *Front
+	control bool
+	http    chan *conn
+	done    chan struct{}
+	once    sync.Once
+
+	mu    sync.Mutex
+	conns *list.List // *conn, oldest first
+}
+
+// Listen opens host:port or unix:PATH for [Front.Serve]. An old socket file of a
+// dead agent is replaced.
+func Listen(ctx context.Context, network, addr string) (net.Listener, error) {
+	lc := net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: keepIdle, Interval: keepInterval, Count: 3}}
+	ln, err := lc.Listen(ctx, network, addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", addr, err)
+	}
+	return ln, nil
+}
+
+var lastConn atomic.Uint64
+
+func (p *port) run() {
+	for {
+		nc, err := p.Listener.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				p.Close()
+				return
+			}
+			// Out of descriptors: somebody has to go before the next.
+			p.evict()
+			time.Sleep(acceptPause)
+			continue
+		}
+		c := &conn{Conn: nc, r: bufio.NewReaderSize(nc, 2*maxLine), peer: balancers.Peer{
+			Addr: addrOf(nc.RemoteAddr()), Conn: lastConn.Add(1), Trusted: p.control,
+		}}
+		p.add(c)
+		go p.greet(c)
+	}
+}
+
+// add keeps the connection in the order of arrival until it is closed.
+func (p *port) add(c *conn) {
+	p.mu.Lock()
+	e := p.conns.PushBack(c)
+	full := p.conns.Len() > maxConns
+	p.mu.Unlock()
+	c.Conn = &tracked{Conn: c.Conn, gone: func() {
+		p.mu.Lock()
+		p.conns.Remove(e)
+		p.mu.Unlock()
+		if c.kept.Load() {
+			p.front.cfg.Pod.Hang(c.peer.Conn)
+		}
+	}}
+	if full {
+		p.evict()
+	}
+}
+
+// evict closes the oldest connection on which nothing happens.
+func (p *port) evict() {
+	p.mu.Lock()
+	var victim *conn
+	for e := p.conns.Front(); e != nil; e = e.Next() {
+		if c := e.Value.(*conn); !c.busy.Load() && !c.kept.Load() {
+			victim = c
+			break
+		}
+	}
+	p.mu.Unlock()
+	if victim != nil {
+		victim.Close()
+	}
+}
+
+// tracked runs gone once, at the first Close.
+type tracked struct {
+	net.Conn
+	once sync.Once
+	gone func()
+}
+
+func (t *tracked) Close() error {
+	err := t.Conn.Close()
+	t.once.Do(t.gone)
+	return err
+}
+
+func (t *tracked) CloseWrite() error {
+	if h, ok := t.Conn.(interface{ CloseWrite() error }); ok {
+		return h.CloseWrite()
+	}
+	return nil
+}
+
+// Accept hands over connections that speak HTTP.
+func (p *port) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.http:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close ends the listener; connections live on.
+func (p *port) Close() error {
+	p.once.Do(func() { close(p.done) })
+	return p.Listener.Close()
+}
+
+func addrOf(a net.Addr) netip.Addr {
+	if t, ok := a.(*net.TCPAddr); ok {
+		addr, _ := netip.AddrFromSlice(t.IP)
+		return addr.Unmap()
+	}
+	return netip.Addr{}
+}

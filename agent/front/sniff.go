@@ -1,0 +1,134 @@
+package front
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"lbdrain/internal/handshake"
+)
+
+// speech is what the first bytes are.
+type speech uint8
+
+const (
+	undecided speech = iota // could still become an HTTP method
+	speaksHTTP
+	speaksLine // printable: agent-send
+	noise      // dropped
+)
+
+var methods = []string{"GET ", "HEAD ", "POST ", "PUT ", "DELETE ", "OPTIONS ", "PATCH ", "TRACE ", "CONNECT ", "PRI "}
+
+// listen tells the protocols apart. A PROXY header is not supported and not a
+// line: the health check behind it would be taken for a poll.
+func listen(b []byte) speech {
+	for _, m := range methods {
+		if bytes.HasPrefix(b, []byte(m)) {
+			return speaksHTTP
+		}
+		if bytes.HasPrefix([]byte(m), b) {
+			return undecided
+		}
+	}
+	for _, c := range b {
+		if (c < ' ' || c > '~') && c != '\r' && c != '\n' && c != '\t' {
+			return noise
+		}
+	}
+	if bytes.HasPrefix(b, []byte("PROXY ")) {
+		return noise
+	}
+	return speaksLine
+}
+
+// greet looks at the first bytes and answers, hands over, or drops.
+func (p *port) greet(c *conn) {
+	b, err := p.firstBytes(c)
+	kind := speaksLine
+	if len(b) > 0 {
+		kind = listen(b)
+	}
+	switch {
+	case kind == speaksHTTP:
+		_ = c.SetReadDeadline(time.Time{})
+		select {
+		case p.http <- c:
+		case <-p.done:
+			c.Close()
+		}
+		return
+	case kind == noise, err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
+		c.Close()
+		return
+	}
+	p.poll(c, b)
+}
+
+// firstBytes reads until the protocol is clear: at most FirstByte of silence,
+// but a second for what could still become an HTTP method; at most one line.
+func (p *port) firstBytes(c *conn) ([]byte, error) {
+	end := time.Now().Add(lineLimit)
+	wait := p.front.cfg.FirstByte
+	for n := 1; ; n = c.r.Buffered() + 1 {
+		_ = c.SetReadDeadline(earlier(time.Now().Add(wait), end))
+		_, err := c.r.Peek(n)
+		b, _ := c.r.Peek(c.r.Buffered())
+		if err != nil {
+			return b, err
+		}
+		switch listen(b) {
+		case undecided:
+			wait = lineLimit
+			continue
+		case speaksLine:
+			if wait = p.front.cfg.FirstByte; bytes.IndexByte(b, '\n') < 0 && len(b) < maxLine {
+				continue
+			}
+		}
+		return b, nil
+	}
+}
+
+// poll answers an agent-check. The answer counts as given once it is written.
+func (p *port) poll(c *conn, b []byte) {
+	defer c.Close()
+	pod := p.front.cfg.Pod
+	_ = c.SetWriteDeadline(time.Now().Add(writeLimit))
+	if p.control {
+		_, _ = io.WriteString(c, pod.View().State.Signals().Word+"\n")
+		return
+	}
+	a := pod.Poll(c.peer.Addr, lbName(b))
+	if _, err := io.WriteString(c, a.Word+"\n"); err != nil {
+		return
+	}
+	pod.Answered(a)
+	// Unread bytes at close would send RST and could destroy the answer.
+	c.CloseWrite()
+	_ = c.SetReadDeadline(time.Now().Add(lingerLimit))
+	_, _ = io.CopyN(io.Discard, c, maxHeader)
+}
+
+// lbName reads agent-send "lb=NAME".
+func lbName(b []byte) string {
+	line, _, _ := strings.Cut(string(b), "\n")
+	name, ok := strings.CutPrefix(strings.TrimSpace(line), "lb=")
+	if !ok || handshake.CheckLBName(name) != nil {
+		return ""
+	}
+	return name
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+var _ net.Listener = (*port)(nil)
