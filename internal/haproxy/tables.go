@@ -3,6 +3,7 @@ package haproxy
 import (
 	"bytes"
 	"fmt"
+	"slices"
 )
 
 // tables joins `show servers state` and `show stat` into servers. It is reused
@@ -70,6 +71,9 @@ func (p *tables) bad(format string, a ...any) error {
 func (p *tables) stateRow(line []byte) error {
 	if p.state == nil {
 		return p.stateHeader(line)
+	}
+	if len(p.servers) == cap(p.servers) {
+		p.servers = slices.Grow(p.servers, len(p.servers)+16) // append alone copies a large table five times
 	}
 	p.servers = append(p.servers, Server{})
 	s := &p.servers[len(p.servers)-1]
