@@ -109,6 +109,7 @@ func (l *Lab) startHAProxy(ctx context.Context, text string) error {
 	if err != nil {
 		return err
 	}
+	l.asked = time.Now()
 	return l.until(ctx, "HAProxy answers on its admin socket", func() bool {
 		_, err := l.Admin("show info")
 		return err == nil
