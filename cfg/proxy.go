@@ -107,6 +107,10 @@ func (r *reader) startProxy(words []string) {
 	if bad := badName(name); bad != "" {
 		r.refuse("name", fmt.Sprintf("the name %q of a %s has %s.", name, words[0], bad), "Use letters, digits and ._:- only.")
 	}
+	if name == "" {
+		r.cur, r.foreign = nil, true
+		return
+	}
 	if p.kind != builtIn {
 		r.proxies = append(r.proxies, p)
 	}

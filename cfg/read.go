@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -76,6 +77,7 @@ func (r *reader) text(file uint16, t Text) {
 			"Save the file as UTF-8 without BOM.")
 		data, r.line = data[3:], 0
 	}
+	r.c.Servers = slices.Grow(r.c.Servers, min(bytes.Count(data, []byte("server ")), maxServers/10))
 	cut := len(data) > 0 && data[len(data)-1] != '\n'
 	for len(data) > 0 && r.expansion < 2*maxFile {
 		line := data

@@ -30,26 +30,33 @@ func (r *reader) serverLine(words []string) {
 	if !ok {
 		return
 	}
-	s := p.def
-	s.Backend, s.px, s.files = p.Name, len(r.proxies)-1, r.c.Files
-	s.File, s.Line = r.c.Files[r.file], r.line
-	s.template = words[0] == "server-template"
 	a := parseAddress(rest[0], r.env)
 	if a.problem != "" {
 		r.refuse("address", fmt.Sprintf("server %s: %s.", words[1], a.problem), "Write ADDRESS:PORT.")
 		return
 	}
+	r.c.Servers = append(r.c.Servers, p.def)
+	s := &r.c.Servers[len(r.c.Servers)-1]
+	s.Backend, s.px, s.files = p.Name, len(r.proxies)-1, r.c.Files
+	s.File, s.Line = r.c.Files[r.file], r.line
+	s.Name, s.template = words[1], words[0] == "server-template"
 	s.Addr, s.Port, s.MapPorts = a.host, a.port, a.relative && a.network == "ip"
 	s.marks[kAddr], s.marks[kSport] = r.at(onServer), r.at(onServer)
-	s.Name = words[1]
-	r.apply(&s, rest[1:], onServer)
-	r.checkServer(&s)
+	r.apply(s, rest[1:], onServer)
+	r.checkServer(s)
 	p.servers++
+	if s.template {
+		r.slots(*s, low, high)
+	}
+}
+
+// slots makes a server-template's servers of the first.
+func (r *reader) slots(first Server, low, high int) {
+	prefix := first.Name
+	r.c.Servers = r.c.Servers[:len(r.c.Servers)-1]
 	for i := low; i <= high; i++ {
-		if s.template {
-			s.Name = words[1] + strconv.Itoa(i)
-		}
-		r.c.Servers = append(r.c.Servers, s)
+		first.Name = prefix + strconv.Itoa(i)
+		r.c.Servers = append(r.c.Servers, first)
 	}
 }
 
