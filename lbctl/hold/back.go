@@ -30,7 +30,7 @@ func giveBack(v View, s Step) Step {
 	switch {
 	case !passed(v, *r):
 		return s.wait(ForCheck, "no check has passed since")
-	case r.Foreign == Drain:
+	case r.Foreign != "":
 		return release(v, s)
 	}
 	return s.do(ToReady, "its pod is OPEN and a check has passed")

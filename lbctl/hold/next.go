@@ -151,6 +151,7 @@ func hold(v View, s Step) Step {
 	switch guard := pod && !gone || op && v.Now.Before(r.Op.Guard); {
 	case guard && v.checked() && v.healthOn():
 		r.Guarded, r.Unproven = true, true
+		r.Finished = nil // a full check counter proves nothing from here on
 		return s.do(HealthOff, "a failing check would cut what still runs")
 	case guard, !r.Guarded:
 	case v.healthOn():
@@ -185,7 +186,7 @@ func holdInMaint(v View, s Step, pod, gone bool) Step {
 	switch back := !pod && r.Pod != nil; { // only the person holds now
 	case r.Guarded && (gone || !pod && !back):
 		return s.do(HealthOn, "MAINT needs no guard")
-	case back && r.Op.Kind == Drain && r.Foreign != Maint && !mayLoosen(v, *r):
+	case back && !mayLoosen(v, *r):
 		return s.wait(ForPod, "its pod has not said OPEN within the last second")
 	case back && r.Guarded:
 		return s.do(HealthOn, "its pod is OPEN")
