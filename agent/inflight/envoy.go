@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -173,7 +174,7 @@ func (e *Envoy) count(ctx context.Context) (Reading, error) {
 		return Reading{}, err
 	}
 	t := e.rules.add(g, e.config.byName)
-	for name := range e.seen {
+	for _, name := range slices.Sorted(maps.Keys(e.seen)) { // so that the note is the same next time
 		if _, ok := g[name]; !ok {
 			t.unknown(name + " was shown before and is missing now")
 		}
