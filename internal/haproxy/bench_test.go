@@ -76,83 +76,92 @@ func BenchmarkTurn(b *testing.B) {
 	}
 }
 
-// The pairs are named ours/theirs: theirs is client-native's runtime client or
-// the bare socket. They run in turn in one run; theirs/ours is the ratio.
+// pair is the same work done twice: theirs is client-native's runtime client or
+// the bare socket.
+type pair struct {
+	name         string
+	ours, theirs func() error
+}
+
+func pairs(c *Client, native cn.Runtime) []pair {
+	turn := func() error {
+		t, err := c.Turn(context.Background(), one, func(Read) ([]Command, error) {
+			return []Command{SetState("b7", "s1", Drain)}, nil
+		})
+		return errors.Join(err, t.Err())
+	}
+	readAll := func() error {
+		_, err := c.Read(context.Background(), Scope{})
+		return err
+	}
+	set := func() error {
+		if err := native.SetServerState("b7", "s1", "drain"); err != nil {
+			return err
+		}
+		_, err := native.GetServersState("b7")
+		return err
+	}
+	return []pair{
+		// Ours reads sessions and admin bits before and after; theirs as little
+		// as it can, and no sessions.
+		{"turn/SetServerState+GetServersState", turn, set},
+		// The same facts: before, command, after.
+		{"turn/GetStats+SetServerState+GetServersState+GetStats", turn, func() error {
+			native.GetStats()
+			err := set()
+			native.GetStats()
+			return err
+		}},
+		{"read/GetServersState+GetStats", readAll, func() error {
+			for i := range 10 {
+				if _, err := native.GetServersState(fmt.Sprint("b", i)); err != nil {
+					return err
+				}
+			}
+			native.GetStats()
+			return nil
+		}},
+		{"read/bare-show-stat", readAll, func() error {
+			_, err := raw(c.Socket().Address, "show stat\n")
+			return err
+		}},
+	}
+}
+
+// Both sides of a pair run turn and turn about in one run; theirs/ours is the
+// ratio of their times.
 func BenchmarkAgainst(b *testing.B) {
 	for _, n := range sizes {
 		p := start(b, many(n))
-		c := p.client(Options{})
+		c := p.client(Options{Timeout: time.Minute})
 		native, err := cn.New(context.Background(), options.Sockets(map[int]string{1: c.Socket().Address}))
 		if err != nil {
 			b.Fatal(err)
 		}
-		turn := func() error {
-			t, err := c.Turn(context.Background(), one, func(Read) ([]Command, error) {
-				return []Command{SetState("b7", "s1", Drain)}, nil
-			})
-			return errors.Join(err, t.Err())
-		}
-		for _, pair := range []struct {
-			name         string
-			ours, theirs func() error
-		}{
-			// Ours reads sessions and admin bits before and after; theirs as
-			// little as it can, and no sessions.
-			{"turn/SetServerState+GetServersState", turn, func() error {
-				if err := native.SetServerState("b7", "s1", "drain"); err != nil {
-					return err
-				}
-				_, err := native.GetServersState("b7")
-				return err
-			}},
-			// The same facts: before, command, after.
-			{"turn/GetStats+SetServerState+GetServersState+GetStats", turn, func() error {
-				native.GetStats()
-				if err := native.SetServerState("b7", "s1", "drain"); err != nil {
-					return err
-				}
-				_, err := native.GetServersState("b7")
-				native.GetStats()
-				return err
-			}},
-			{"read/GetServersState+GetStats", func() error {
-				_, err := c.Read(context.Background(), Scope{})
-				return err
-			}, func() error {
-				for i := range 10 {
-					if _, err := native.GetServersState(fmt.Sprint("b", i)); err != nil {
-						return err
-					}
-				}
-				native.GetStats()
-				return nil
-			}},
-			{"read/bare-show-stat", func() error {
-				_, err := c.Read(context.Background(), Scope{})
-				return err
-			}, func() error {
-				_, err := raw(c.Socket().Address, "show stat\n")
-				return err
-			}},
-		} {
-			b.Run(fmt.Sprintf("servers=%d/%s", n, pair.name), func(b *testing.B) {
-				var ours, theirs time.Duration
-				for b.Loop() {
-					for f, spent := range map[*func() error]*time.Duration{&pair.ours: &ours, &pair.theirs: &theirs} {
-						began := time.Now()
-						if err := (*f)(); err != nil {
-							b.Fatal(err)
-						}
-						*spent += time.Since(began)
-					}
-				}
-				b.ReportMetric(float64(ours.Microseconds())/float64(b.N), "µs-ours")
-				b.ReportMetric(float64(theirs.Microseconds())/float64(b.N), "µs-theirs")
-				b.ReportMetric(float64(theirs)/float64(ours), "theirs/ours")
-			})
+		for _, pair := range pairs(c, native) {
+			b.Run(fmt.Sprintf("servers=%d/%s", n, pair.name), pair.run)
 		}
 		p.down()
 	}
+}
+
+func (p pair) run(b *testing.B) {
+	var ours, theirs time.Duration
+	for b.Loop() {
+		began := time.Now()
+		if err := p.ours(); err != nil {
+			b.Fatal(err)
+		}
+		ours += time.Since(began)
+		began = time.Now()
+		if err := p.theirs(); err != nil {
+			b.Fatal(err)
+		}
+		theirs += time.Since(began)
+	}
+	b.ReportMetric(float64(ours.Microseconds())/float64(b.N), "µs-ours")
+	b.ReportMetric(float64(theirs.Microseconds())/float64(b.N), "µs-theirs")
+	b.ReportMetric(float64(theirs)/float64(ours), "theirs/ours")
 }
 
 // raw is what `echo … | socat - UNIX-CONNECT:…` does.

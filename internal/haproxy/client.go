@@ -116,7 +116,11 @@ func (c *Client) Read(ctx context.Context, scope Scope) (Read, error) {
 // An error is about the connection, a read, or from decide; what was done
 // until then is in the Turn all the same, and a command without an answer has
 // the error in its Outcome. A command that HAProxy refused is no error of the
-// turn, only of its Outcome.
+// turn, only of its Outcome. After.Info.Stopping says that a reload came in
+// between, and that the commands went to the worker that leaves.
+//
+// decide runs while the connection is open: it should not take long, and must
+// not call this client.
 func (c *Client) Turn(ctx context.Context, scope Scope, decide func(Read) ([]Command, error)) (Turn, error) {
 	var t Turn
 	err := c.turn(ctx, scope, decide, &t)

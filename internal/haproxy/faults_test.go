@@ -16,59 +16,63 @@ import (
 	"time"
 )
 
+const hello, level = "\n> ", "admin\n\n> "
+
+// badPeers are peers that do not behave, and the error each must end in.
+var badPeers = map[string]struct {
+	peer func(*fake, net.Conn)
+	want error
+}{
+	"silent":                    {say(""), ErrBusy},
+	"silent after the prompt":   {say(hello), ErrBusy},
+	"silent in a reply":         {say(hello + level + "Name: HAProxy\nPid: 1\n"), ErrBusy},
+	"a prompt without newline":  {say(hello + level + fakeInfo + "> "), ErrBusy},
+	"half a prompt":             {say(hello + level + fakeInfo + "\n>"), ErrBusy},
+	"closes at once":            {func(*fake, net.Conn) {}, ErrTruncated},
+	"closes after the prompt":   {script{}.cutAt(3), ErrTruncated},
+	"dribbles":                  {drip(hello + level + strings.Repeat("Name: HAProxy\n", 1000)), ErrBusy},
+	"HTTP server":               {say("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"), ErrProtocol},
+	"speaks first":              {say("SSH-2.0-OpenSSH_9.2p1"), ErrProtocol},
+	"refuses prompt":            {script{"prompt": "Unknown command.\n"}.handle, ErrProtocol},
+	"talks back at prompt":      {say("\nhello\n\n> "), ErrProtocol},
+	"no level":                  {script{"show cli level": "Unknown command.\n"}.handle, ErrUnknownCommand},
+	"another level":             {script{"show cli level": "emperor\n"}.handle, ErrProtocol},
+	"info empty":                {script{"show info": ""}.handle, ErrProtocol},
+	"info without Pid":          {script{"show info": strings.Replace(fakeInfo, "Pid: 4711\n", "", 1)}.handle, ErrProtocol},
+	"info without Start":        {script{"show info": strings.Replace(fakeInfo, "Start_time_sec", "Start", 1)}.handle, ErrProtocol},
+	"info with Pid x":           {script{"show info": strings.Replace(fakeInfo, "4711", "x", 1)}.handle, ErrProtocol},
+	"info refused":              {script{"show info": "Permission denied\n"}.handle, ErrPermission},
+	"state empty":               {script{"show servers state": ""}.handle, ErrProtocol},
+	"state without header":      {script{"show servers state": "1\n"}.handle, ErrProtocol},
+	"state of version 2":        {script{"show servers state": "2\n" + fakeState[2:]}.handle, ErrProtocol},
+	"state without admin bits":  {script{"show servers state": strings.Replace(fakeState, "srv_admin_state", "x", 1)}.handle, ErrProtocol},
+	"state with a field less":   {script{"show servers state": strings.Replace(fakeState, " - - 30180\n", " - 30180\n", 1)}.handle, ErrProtocol},
+	"state with a field more":   {script{"show servers state": strings.Replace(fakeState, " - - 30180\n", " - - - 30180\n", 1)}.handle, ErrProtocol},
+	"state with admin bits x":   {script{"show servers state": strings.Replace(fakeState, " 2 8 ", " 2 x ", 1)}.handle, ErrProtocol},
+	"state with admin bits 256": {script{"show servers state": strings.Replace(fakeState, " 2 8 ", " 2 256 ", 1)}.handle, ErrProtocol},
+	"state refused":             {script{"show servers state": "Permission denied\n"}.handle, ErrPermission},
+	"state unknown":             {script{"show servers state": "Unknown command. Please enter one of\n  help\n"}.handle, ErrUnknownCommand},
+	"stat empty":                {script{"show stat -1 6 -1": ""}.handle, ErrProtocol},
+	"stat without scur":         {script{"show stat -1 6 -1": strings.Replace(fakeStat, "scur", "x", 1)}.handle, ErrProtocol},
+	"stat with a field less":    {script{"show stat -1 6 -1": strings.Replace(fakeStat, ",http,", "", 1)}.handle, ErrProtocol},
+	"stat with sessions ''":     {script{"show stat -1 6 -1": strings.Replace(fakeStat, "s1,2,3,", "s1,2,,", 1)}.handle, ErrProtocol},
+	"stat with sessions -1":     {script{"show stat -1 6 -1": strings.Replace(fakeStat, "s1,2,3,", "s1,2,-1,", 1)}.handle, ErrProtocol},
+	"stat with an open quote":   {script{"show stat -1 6 -1": strings.Replace(fakeStat, ",OK,", `,"OK,`, 1)}.handle, ErrBusy},
+	"stat with a wrong quote":   {script{"show stat -1 6 -1": strings.Replace(fakeStat, ",OK,", `,"O"K,`, 1)}.handle, ErrProtocol},
+	"stat of a server twice":    {script{"show stat -1 6 -1": strings.Replace(fakeStat, "be,s2", "be,s1", 1)}.handle, ErrProtocol},
+	"server without statistics": {script{"show stat -1 6 -1": strings.Replace(fakeStat, "be,s2,0,0,,0,MAINT,1,0,1,5,2,,,,,,,http,\n", "", 1)}.handle, ErrTorn},
+	"server without state":      {script{"show servers state": fakeState[:strings.Index(fakeState, "3 be 2")]}.handle, ErrTorn},
+	"one line for ever":         {flood(hello+level, "x"), ErrProtocol},
+	"info for ever":             {flood(hello+level, "Name: HAProxy\n"), ErrTooLarge},
+	"one record for ever":       {flood(hello+level+fakeInfo+hello+fakeState+hello+"# pxname,svname,qcur,scur,status,weight,type,last_chk\nbe,s1,0,0,UP,1,2,\"", "x\n"), ErrProtocol},
+	"a false prompt":            {script{"show info": "Name: HAProxy\ndescription: a\n\n> b\n" + fakeInfo}.handle, ErrProtocol},
+}
+
 // A peer that does not behave is an error, always the right one, and never a
 // success, a panic or a hang. The client libraries that exist turn several of
 // these into success.
 func TestBadPeer(t *testing.T) {
-	const hello, level = "\n> ", "admin\n\n> "
-	for name, tc := range map[string]struct {
-		peer func(*fake, net.Conn)
-		want error
-	}{
-		"silent":                    {say(""), ErrBusy},
-		"silent after the prompt":   {say(hello), ErrBusy},
-		"silent in a reply":         {say(hello + level + "Name: HAProxy\nPid: 1\n"), ErrBusy},
-		"a prompt without newline":  {say(hello + level + fakeInfo + "> "), ErrBusy},
-		"half a prompt":             {say(hello + level + fakeInfo + "\n>"), ErrBusy},
-		"closes at once":            {func(*fake, net.Conn) {}, ErrTruncated},
-		"closes after the prompt":   {script{}.cutAt(3), ErrTruncated},
-		"dribbles":                  {drip(hello + level + strings.Repeat("Name: HAProxy\n", 1000)), ErrBusy},
-		"HTTP server":               {say("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"), ErrProtocol},
-		"speaks first":              {say("SSH-2.0-OpenSSH_9.2p1"), ErrProtocol},
-		"refuses prompt":            {script{"prompt": "Unknown command.\n"}.handle, ErrProtocol},
-		"talks back at prompt":      {say("\nhello\n\n> "), ErrProtocol},
-		"no level":                  {script{"show cli level": "Unknown command.\n"}.handle, ErrUnknownCommand},
-		"another level":             {script{"show cli level": "emperor\n"}.handle, ErrProtocol},
-		"info empty":                {script{"show info": ""}.handle, ErrProtocol},
-		"info without Pid":          {script{"show info": strings.Replace(fakeInfo, "Pid: 4711\n", "", 1)}.handle, ErrProtocol},
-		"info without Start":        {script{"show info": strings.Replace(fakeInfo, "Start_time_sec", "Start", 1)}.handle, ErrProtocol},
-		"info with Pid x":           {script{"show info": strings.Replace(fakeInfo, "4711", "x", 1)}.handle, ErrProtocol},
-		"info refused":              {script{"show info": "Permission denied\n"}.handle, ErrPermission},
-		"state empty":               {script{"show servers state": ""}.handle, ErrProtocol},
-		"state without header":      {script{"show servers state": "1\n"}.handle, ErrProtocol},
-		"state of version 2":        {script{"show servers state": "2\n" + fakeState[2:]}.handle, ErrProtocol},
-		"state without admin bits":  {script{"show servers state": strings.Replace(fakeState, "srv_admin_state", "x", 1)}.handle, ErrProtocol},
-		"state with a field less":   {script{"show servers state": strings.Replace(fakeState, " - - 30180\n", " - 30180\n", 1)}.handle, ErrProtocol},
-		"state with a field more":   {script{"show servers state": strings.Replace(fakeState, " - - 30180\n", " - - - 30180\n", 1)}.handle, ErrProtocol},
-		"state with admin bits x":   {script{"show servers state": strings.Replace(fakeState, " 2 8 ", " 2 x ", 1)}.handle, ErrProtocol},
-		"state with admin bits 256": {script{"show servers state": strings.Replace(fakeState, " 2 8 ", " 2 256 ", 1)}.handle, ErrProtocol},
-		"state refused":             {script{"show servers state": "Permission denied\n"}.handle, ErrPermission},
-		"state unknown":             {script{"show servers state": "Unknown command. Please enter one of\n  help\n"}.handle, ErrUnknownCommand},
-		"stat empty":                {script{"show stat -1 6 -1": ""}.handle, ErrProtocol},
-		"stat without scur":         {script{"show stat -1 6 -1": strings.Replace(fakeStat, "scur", "x", 1)}.handle, ErrProtocol},
-		"stat with a field less":    {script{"show stat -1 6 -1": strings.Replace(fakeStat, ",http,", "", 1)}.handle, ErrProtocol},
-		"stat with sessions ''":     {script{"show stat -1 6 -1": strings.Replace(fakeStat, "s1,2,3,", "s1,2,,", 1)}.handle, ErrProtocol},
-		"stat with sessions -1":     {script{"show stat -1 6 -1": strings.Replace(fakeStat, "s1,2,3,", "s1,2,-1,", 1)}.handle, ErrProtocol},
-		"stat with an open quote":   {script{"show stat -1 6 -1": strings.Replace(fakeStat, ",OK,", `,"OK,`, 1)}.handle, ErrBusy},
-		"stat with a wrong quote":   {script{"show stat -1 6 -1": strings.Replace(fakeStat, ",OK,", `,"O"K,`, 1)}.handle, ErrProtocol},
-		"stat of a server twice":    {script{"show stat -1 6 -1": strings.Replace(fakeStat, "be,s2", "be,s1", 1)}.handle, ErrProtocol},
-		"server without statistics": {script{"show stat -1 6 -1": strings.Replace(fakeStat, "be,s2,0,0,,0,MAINT,1,0,1,5,2,,,,,,,http,\n", "", 1)}.handle, ErrTorn},
-		"server without state":      {script{"show servers state": fakeState[:strings.Index(fakeState, "3 be 2")]}.handle, ErrTorn},
-		"one line for ever":         {flood(hello+level, "x"), ErrProtocol},
-		"info for ever":             {flood(hello+level, "Name: HAProxy\n"), ErrTooLarge},
-		"one record for ever":       {flood(hello+level+fakeInfo+hello+fakeState+hello+"# pxname,svname,qcur,scur,status,weight,type,last_chk\nbe,s1,0,0,UP,1,2,\"", "x\n"), ErrProtocol},
-		"a false prompt":            {script{"show info": "Name: HAProxy\ndescription: a\n\n> b\n" + fakeInfo}.handle, ErrProtocol},
-	} {
+	for name, tc := range badPeers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := serve(t, tc.peer).hasty()
