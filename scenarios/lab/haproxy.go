@@ -123,10 +123,12 @@ func (l *Lab) Reload(ctx context.Context) error {
 		return err
 	}
 	l.haproxy.Signal(syscall.SIGUSR2)
-	return l.until(ctx, "the new HAProxy worker answers", func() bool {
+	err = l.until(ctx, "the new HAProxy worker answers", func() bool {
 		now, err := l.pid()
 		return err == nil && now != before
 	})
+	l.watch.renewed.Add(1)
+	return err
 }
 
 func (l *Lab) pid() (string, error) {

@@ -25,6 +25,7 @@ type Sighting struct {
 type observer struct {
 	socket   string
 	interval atomic.Int64 // time.Duration between reads
+	renewed  atomic.Int64 // grows when the connection is to be opened again
 
 	mu   sync.Mutex
 	last map[string]Server
@@ -62,13 +63,13 @@ func (o *observer) connection(ctx context.Context) {
 		return
 	}
 	defer conn.Close()
-	end := time.Now().Add(2 * time.Second)
+	end, renewed := time.Now().Add(2*time.Second), o.renewed.Load()
 	conn.SetDeadline(end.Add(time.Second))
 	r := bufio.NewReaderSize(conn, 64<<10)
 	if _, err := io.WriteString(conn, "prompt\n"); err != nil || readPrompt(r) == "" {
 		return
 	}
-	for ctx.Err() == nil && time.Now().Before(end) {
+	for ctx.Err() == nil && time.Now().Before(end) && o.renewed.Load() == renewed {
 		if _, err := io.WriteString(conn, "show servers state "+HTTPBackend+"\n"); err != nil {
 			return
 		}
