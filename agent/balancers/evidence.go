@@ -242,6 +242,9 @@ func noSocket(socks Sockets, addrs []netip.Addr) bool {
 // at least.
 func (t *Table) judgePolls(e *entry, ss []*source, at, since time.Time) {
 	e.word = handshake.None
+	if t.phase.Drain == (handshake.DrainID{}) {
+		return
+	}
 	var missing []string
 	shown := 0
 	for _, s := range ss {

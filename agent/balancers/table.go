@@ -164,7 +164,7 @@ func (t *Table) Restore(ks []Known) {
 		}
 		if k.Watcher {
 			w := t.watcher(k.Name)
-			w.sources, w.heard = k.Sources, t.start
+			w.sources, w.recalled, w.heard = k.Sources, k.Sources, t.start
 			continue
 		}
 		s := t.source(k.Name, k.Sources[0], k.Name != k.Sources[0].String())

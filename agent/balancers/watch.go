@@ -22,6 +22,7 @@ var (
 type watcher struct {
 	name     string
 	sources  []netip.Addr
+	recalled []netip.Addr // of the state file: a balancer that holds the pod neither checks nor polls it
 	interval time.Duration
 	window   time.Duration // worst
 	heard    time.Time
@@ -100,6 +101,11 @@ func (t *Table) watcher(name string) *watcher {
 func (t *Table) allowed(p Peer) bool {
 	if p.Trusted || t.named(p.Addr) {
 		return true
+	}
+	for _, w := range t.watchers {
+		if slices.Contains(w.recalled, p.Addr) {
+			return true
+		}
 	}
 	s := t.sources[p.Addr.String()]
 	return s != nil && s.inside && s.asked > 0
