@@ -43,7 +43,11 @@ func (r *rhythm) period() (time.Duration, int) {
 	for p := 1; p <= maxPollers && n >= 2*p+1; p++ {
 		lags := r.lags(p)
 		low, high := slices.Min(lags), slices.Max(lags)
-		if high-low <= max(high/4, 20*time.Millisecond) {
+		jitter := high / 4
+		if p > 1 { // a pause must not look like several pollers
+			jitter = high / 10
+		}
+		if high-low <= max(jitter, 20*time.Millisecond) {
 			return max(high, time.Millisecond), p
 		}
 	}
