@@ -23,12 +23,16 @@ type fake struct {
 
 // serve gives every connection to handle, until the test ends.
 func serve(t testing.TB, handle func(f *fake, c net.Conn)) *fake {
+	return serveOn(t, Socket{Network: "unix", Address: filepath.Join(shortDir(t), "s")}, handle)
+}
+
+func serveOn(t testing.TB, s Socket, handle func(f *fake, c net.Conn)) *fake {
 	t.Helper()
-	f := &fake{socket: Socket{Network: "unix", Address: filepath.Join(shortDir(t), "s")}}
-	l, err := net.Listen("unix", f.socket.Address)
+	l, err := net.Listen(s.Network, s.Address)
 	if err != nil {
 		t.Fatal(err)
 	}
+	f := &fake{socket: Socket{Network: s.Network, Address: l.Addr().String()}}
 	var wg sync.WaitGroup
 	done := make(chan struct{})
 	wg.Go(func() {
