@@ -38,19 +38,33 @@ func faults() []fault {
 		o.AdminGate, o.DrainTimeout, o.Grace = true, faultDeadline, faultDeadline+5*time.Second
 	}
 	return []fault{
-		{ID: "F1", Name: "agent-kill", About: "the agent killed -9 in the drain, and started again 1 s later",
-			options: func(o *lab.Options) { o.ExecHook = true }, during: agentKill},
-		{ID: "F2", Name: "lbctl-kill", About: "lbctl killed -9 between DRAIN and MAINT, and started again 1 s later", during: lbctlKill},
-		{ID: "F3", Name: "check-fail", About: "HAProxy's health check fails from the start of the drain on",
-			options: func(o *lab.Options) { o.HealthGate = true }, during: checkFail},
-		{ID: "F4", Name: "reload", About: "HAProxy reloaded in the drain, with a server-state-file",
-			options: func(o *lab.Options) { o.StateFile = true }, during: reload},
+		{
+			ID: "F1", Name: "agent-kill", About: "the agent killed -9 in the drain, and started again 1 s later",
+			options: func(o *lab.Options) { o.ExecHook = true }, during: agentKill,
+		},
+		{ID: "F2", Name: "lbctl-kill", About: "lbctl killed -9 at the first DRAIN, and started again 1 s later", during: lbctlKill(0)},
+		{
+			ID: "F3", Name: "check-fail", About: "HAProxy's health check fails from the start of the drain on",
+			options: func(o *lab.Options) { o.HealthGate = true }, during: checkFail,
+		},
+		{
+			ID: "F4", Name: "reload", About: "HAProxy reloaded in the drain, with a server-state-file",
+			options: func(o *lab.Options) { o.StateFile = true }, during: reload,
+		},
 		{ID: "F5", Name: "reload-bare", About: "HAProxy reloaded in the drain, without a server-state-file", during: reload},
-		{ID: "F6", Name: "envoy-refuse", About: "Envoy's admin refuses, its data port has a connection", options: deadline,
-			before: envoyRefuse, hook: 3},
-		{ID: "F7", Name: "envoy-hang", About: "Envoy's admin accepts and never answers", options: deadline,
-			before: func(_ context.Context, l *lab.Lab) error { return l.Victim().AdminGate().Set(gate.Hang) }, hook: 3},
+		{
+			ID: "F6", Name: "envoy-refuse", About: "Envoy's admin refuses, its data port has a connection", options: deadline,
+			before: envoyRefuse, hook: 3,
+		},
+		{
+			ID: "F7", Name: "envoy-hang", About: "Envoy's admin accepts and never answers", options: deadline,
+			before: func(_ context.Context, l *lab.Lab) error { return l.Victim().AdminGate().Set(gate.Hang) }, hook: 3,
+		},
 		{ID: "F8", Name: "slow-reader", About: "a client that reads 9 MB at 400 kB/s", slow: true},
+		{
+			ID: "F9", Name: "lbctl-kill-late", About: "lbctl killed -9 when it holds and waits for zero, and started again 1 s later",
+			during: lbctlKill(2 * time.Second),
+		},
 	}
 }
 
@@ -99,22 +113,28 @@ func agentKill(ctx context.Context, l *lab.Lab, deleted time.Time) error {
 	return l.Victim().StartAgent()
 }
 
-func lbctlKill(ctx context.Context, l *lab.Lab, deleted time.Time) error {
-	if l.Lbctl() == nil {
-		return fmt.Errorf("fault lbctl-kill: this mode has no lbctl")
+// lbctlKill kills it that long after the server was seen in DRAIN.
+func lbctlKill(after time.Duration) func(context.Context, *lab.Lab, time.Time) error {
+	return func(ctx context.Context, l *lab.Lab, deleted time.Time) error {
+		old := l.Lbctl()
+		if old == nil {
+			return fmt.Errorf("fault lbctl-kill: this mode has no lbctl")
+		}
+		if err := drained(ctx, l, deleted); err != nil {
+			return err
+		}
+		if err := pause(ctx, after); err != nil {
+			return err
+		}
+		l.Say("fault: kill -9 lbctl, pid %d", old.Pid())
+		old.Signal(syscall.SIGKILL)
+		<-old.Done()
+		if err := pause(ctx, time.Second); err != nil {
+			return err
+		}
+		l.Say("fault: start lbctl again")
+		return l.RestartLbctl()
 	}
-	if err := drained(ctx, l, deleted); err != nil {
-		return err
-	}
-	old := l.Lbctl()
-	l.Say("fault: kill -9 lbctl, pid %d", old.Pid())
-	old.Signal(syscall.SIGKILL)
-	<-old.Done()
-	if err := pause(ctx, time.Second); err != nil {
-		return err
-	}
-	l.Say("fault: start lbctl again")
-	return l.RestartLbctl()
 }
 
 func checkFail(ctx context.Context, l *lab.Lab, deleted time.Time) error {

@@ -45,11 +45,15 @@ const currentHold = 15
 func Modes() []Mode {
 	return []Mode{
 		{Name: "current", About: "health 503 at once, then a fixed sleep", Config: "haproxy.cfg", hook: currentHook},
-		{Name: "improved", About: "the seven-step shell hook", Config: "haproxy.cfg", hook: improvedHook, matcher: true,
-			env: []string{"DRAIN_TIMEOUT=120", "POLL_INTERVAL=2", "LB_BUFFER=10"}},
+		{
+			Name: "improved", About: "the seven-step shell hook", Config: "haproxy.cfg", hook: improvedHook, matcher: true,
+			env: []string{"DRAIN_TIMEOUT=120", "POLL_INTERVAL=2", "LB_BUFFER=10"},
+		},
 		{Name: "agent-check", About: "the agent alone, by HAProxy's agent-check", Config: "haproxy-agent.cfg", Settle: settleReady, Coherent: true},
-		{Name: "404", About: "the agent alone, by http-check disable-on-404", Config: "haproxy.cfg", Settle: settleLearn,
-			agent: []string{"--draining-health", "404"}, extra: []edit{disable404}, Coherent: true},
+		{
+			Name: "404", About: "the agent alone, by http-check disable-on-404", Config: "haproxy.cfg", Settle: settleLearn,
+			agent: []string{"--draining-health", "404"}, extra: []edit{disable404}, Coherent: true,
+		},
 		{Name: "coordinated", About: "agent and lbctl", Config: "haproxy-agent.cfg", Settle: settleReady, Lbctl: true, Coherent: true},
 	}
 }
