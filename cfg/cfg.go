@@ -260,6 +260,18 @@ type Finding struct {
 	Refused bool `json:"refused,omitempty"`
 }
 
+// Short is a duration as a person writes it: 2s, 1m30s, 2m, 500ms.
+func Short(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = s[:len(s)-2]
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = s[:len(s)-2]
+	}
+	return s
+}
+
 // CompareVersions orders two HAProxy versions (2.6, 2.6.12-1+deb12u4,
 // 3.5-dev4-50872d): below 0 if a is older.
 func CompareVersions(a, b string) int { return compareVersions(a, b) }

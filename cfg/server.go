@@ -367,7 +367,7 @@ func parseTime(v string) (d time.Duration, problem, odd string) {
 		return 0, "is more than 2147483647 ms", ""
 	}
 	if rest := v[i+size:]; rest != "" {
-		odd = fmt.Sprintf("is read as %v: what follows, %q, is dropped", d, rest)
+		odd = fmt.Sprintf("is read as %s: what follows, %q, is dropped", Short(d), rest)
 	}
 	return d, "", odd
 }

@@ -63,12 +63,12 @@ func (r *reader) slots(first Server, low, high int) {
 // serverHead reads the name and, of a template, the range; rest begins with the
 // address.
 func (r *reader) serverHead(words []string) (low, high int, rest []string, ok bool) {
-	want := 3
+	want, what := 3, "a name and an address"
 	if words[0] == "server-template" {
-		want = 4
+		want, what = 4, "a prefix, a number or range and an address"
 	}
 	if len(words) < want {
-		r.refuse("server-words", words[0]+" wants a name, an address"+map[bool]string{true: " and before it a range"}[want == 4]+".", "Write them.")
+		r.refuse("server-words", words[0]+" wants "+what+".", "Write them.")
 		return 0, 0, nil, false
 	}
 	bad := badName(words[1])
@@ -153,12 +153,14 @@ func (r *reader) report(s *setter, l level) {
 	if s.odd == "" {
 		return
 	}
-	id := "value"
+	f := Finding{ID: "value", Severity: Warning, Why: s.odd + ".", Fix: "Write one number with one unit."}
 	if s.word == "port" || s.word == "agent-port" {
-		id = "check-port-word"
+		f.ID, f.Fix = "check-port-word", "Write the number of the port."
 	}
-	r.problem(Finding{ID: id, Severity: Warning, Server: map[bool]string{true: s.Name}[l == onServer],
-		Why: s.odd + ".", Fix: "Write one number" + map[bool]string{true: " with one unit"}[id == "value"] + "."})
+	if l == onServer {
+		f.Server = s.Name
+	}
+	r.problem(f)
 }
 
 // checkServer is what _srv_parse_finalize refuses.
@@ -221,7 +223,11 @@ type serverKey struct {
 }
 
 // settled keeps a finding about a section or a server after the last line.
+// check_config_validity does not look at the servers of a disabled section.
 func (r *reader) settled(b *Backend, s *Server, id, why, fix string) {
+	if s != nil && r.proxies[s.px].Disabled {
+		return
+	}
 	f := Finding{ID: id, Severity: Error, Why: why, Fix: fix, Refused: true}
 	if b != nil {
 		f.File, f.Line, f.Backend = b.File, b.Line, b.Name

@@ -122,7 +122,7 @@ func (k *checking) print(w io.Writer, found []cfg.Finding) error {
 		if name != "" {
 			name += ": "
 		}
-		fmt.Fprintf(w, "%s:%d: %s: %s%s [%s]\n", f.File, f.Line, f.Severity, name, f.Why, f.ID)
+		fmt.Fprintf(w, "%s%s: %s%s [%s]\n", place(f), f.Severity, name, f.Why, f.ID)
 		if !k.verbose && f.Server != "" && n > 1 {
 			fmt.Fprintf(w, "    and the same of %d more servers of %s (-v lists them)\n", n-1, f.Backend)
 			more[g] = 0
@@ -132,6 +132,18 @@ func (k *checking) print(w io.Writer, found []cfg.Finding) error {
 		}
 	}
 	return nil
+}
+
+// place is where a finding stands, as compilers say it; nothing for what no line
+// gave.
+func place(f cfg.Finding) string {
+	switch {
+	case f.File == "":
+		return ""
+	case f.Line == 0:
+		return f.File + ": "
+	}
+	return fmt.Sprintf("%s:%d: ", f.File, f.Line)
 }
 
 // ask reads the HAProxy that the files are compared with.

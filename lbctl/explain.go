@@ -194,7 +194,7 @@ func explainCommand() *ucli.Command {
 				return err
 			}
 			for _, f := range config.Findings {
-				fmt.Fprintf(c.App.ErrWriter, "%s:%d: %s [%s]\n", f.File, f.Line, f.Why, f.ID)
+				fmt.Fprintf(c.App.ErrWriter, "%s%s: %s [%s]\n", place(f), f.Severity, f.Why, f.ID)
 			}
 			if r.output == "json" {
 				return explainJSON(c.App.Writer, servers)
@@ -249,14 +249,14 @@ func explainTable(w io.Writer, servers []cfg.Server) error {
 		}
 		timing, counts, window := "-", "-", "-"
 		if check != "-" {
-			timing = fmt.Sprintf("%s/%s/%s", short(s.Inter), short(s.FastInter), short(s.DownInter))
+			timing = fmt.Sprintf("%s/%s/%s", cfg.Short(s.Inter), cfg.Short(s.FastInter), cfg.Short(s.DownInter))
 			counts = fmt.Sprintf("%d/%d", s.Rise, s.Fall)
 		}
 		if win := s.Window(); win.Mean > 0 {
-			window = fmt.Sprintf("%s/%s/%s", short(win.Best), short(win.Mean), short(win.Worst))
+			window = fmt.Sprintf("%s/%s/%s", cfg.Short(win.Best), cfg.Short(win.Mean), cfg.Short(win.Worst))
 		}
 		if s.Agent {
-			agent = hostPort(s.AgentAddr, s.AgentPort) + " every " + short(s.AgentInter)
+			agent = hostPort(s.AgentAddr, s.AgentPort) + " every " + cfg.Short(s.AgentInter)
 		}
 		if s.OnMarkedDown != "" {
 			down = s.OnMarkedDown
@@ -272,18 +272,6 @@ func hostPort(host string, port int) string {
 		return host
 	}
 	return net.JoinHostPort(host, strconv.Itoa(port))
-}
-
-// short is a duration as a person writes it: 2s, 1m30s, 500ms.
-func short(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = s[:len(s)-2]
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = s[:len(s)-2]
-	}
-	return s
 }
 
 // explained is a server in JSON; null is "not there".

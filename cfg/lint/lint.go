@@ -148,8 +148,8 @@ func (l *linter) global() {
 	}
 	if g.HardStopAfter > 0 && g.HardStopAfter < l.o.Drain {
 		l.add("hard-stop", cfg.Warning, g.HardStopAt,
-			fmt.Sprintf("after a reload the old process is killed after %v with what it still serves; a drain may take %v.", g.HardStopAfter, l.o.Drain),
-			fmt.Sprintf("Raise hard-stop-after to %v or more.", l.o.Drain))
+			fmt.Sprintf("after a reload the old process is killed after %s with what it still serves; a drain may take %s.", cfg.Short(g.HardStopAfter), cfg.Short(l.o.Drain)),
+			fmt.Sprintf("Raise hard-stop-after to %s or more.", cfg.Short(l.o.Drain)))
 	}
 	if g.Nbproc > 1 {
 		l.add("many-processes", cfg.Warning, g.NbprocAt,
@@ -158,7 +158,7 @@ func (l *linter) global() {
 	}
 	if l.o.Grace > 0 && l.o.Grace < l.o.Drain {
 		l.add("grace-short", cfg.Error, cfg.Origin{},
-			fmt.Sprintf("the kubelet kills the pod %v after it began to stop, and a drain may take %v.", l.o.Grace, l.o.Drain),
+			fmt.Sprintf("the kubelet kills the pod %s after it began to stop, and a drain may take %s.", cfg.Short(l.o.Grace), cfg.Short(l.o.Drain)),
 			"Raise terminationGracePeriodSeconds above the drain timeout, or lower that.")
 	}
 	l.stateFile()

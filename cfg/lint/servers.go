@@ -54,7 +54,7 @@ func (l *linter) kills(s *cfg.Server, b *cfg.Backend) {
 	if !l.agentOf(s) && !b.DisableOn404 {
 		w := s.Window()
 		l.of(s, "kill-without-warning", cfg.Error, "on_marked_down",
-			fmt.Sprintf("a failing check cuts every request on it %v to %v later, and nothing can say \"leaving\" before health fails.", w.Best, w.Worst),
+			fmt.Sprintf("a failing check cuts every request on it %s to %s later, and nothing can say \"leaving\" before health fails.", cfg.Short(w.Best), cfg.Short(w.Worst)),
 			"Add agent-check agent-port PORT agent-inter 500ms, or http-check disable-on-404, and keep health passing until the server is empty.")
 	}
 	if s.Fall == 1 {
@@ -73,7 +73,7 @@ func (l *linter) agentOf(s *cfg.Server) bool {
 
 func (l *linter) health(s *cfg.Server) {
 	switch {
-	case !s.Check && s.TrackRoot == "" && !s.Agent:
+	case !s.Check && s.Track == "" && !s.Agent:
 		l.of(s, "no-health", cfg.Warning, "addr",
 			"it has no check, no agent-check and tracks nobody: HAProxy goes on sending to it when its pod is gone.",
 			"Add check port PORT, and agent-check agent-port PORT.")
@@ -95,9 +95,9 @@ func (l *linter) agent(s *cfg.Server) {
 			fmt.Sprintf("the agent-check asks the data port %d, where no agent answers: its words never come, and HAProxy changes nothing.", s.Port),
 			"Set agent-port to the agent's port.")
 	}
-	if w := s.Window(); s.Check && s.AgentInter >= w.Best {
+	if w := s.Window(); s.Check && s.AgentInter >= w.Best && (s.Fall > 1 || s.OnMarkedDown == "") {
 		l.of(s, "agent-too-slow", cfg.Warning, "agent_inter",
-			fmt.Sprintf("agent-inter %v is not under %v, the shortest time in which a failing check marks it down: health can win the race.", s.AgentInter, w.Best),
+			fmt.Sprintf("agent-inter %s is not under %s, the shortest time in which a failing check marks it down: health can win the race.", cfg.Short(s.AgentInter), cfg.Short(w.Best)),
 			"Lower agent-inter, or raise inter or fall.")
 	}
 	if s.TimeoutCheck > 0 {
@@ -108,7 +108,7 @@ func (l *linter) agent(s *cfg.Server) {
 		severity = cfg.Warning
 	}
 	l.of(s, "agent-short-timeout", severity, "agent_inter",
-		fmt.Sprintf("without timeout check the agent has only agent-inter, %v, to answer; what comes later is dropped, a drain too.", s.AgentInter),
+		fmt.Sprintf("without timeout check the agent has only agent-inter, %s, to answer; what comes later is dropped, a drain too.", cfg.Short(s.AgentInter)),
 		"Add timeout check 2s to defaults.")
 }
 
