@@ -18,8 +18,11 @@ import (
 const (
 	reportPoll = 15 * time.Millisecond
 	// afterwards is how long what follows a passed limit may take: the guard
-	// given back, a restore, a forced MAINT.
+	// given back, a forced MAINT.
 	afterwards = 3 * time.Second
+	// restoring is the same for what needs a passed check, whose interval may
+	// not be known.
+	restoring = 30 * time.Second
 )
 
 // do carries out the action on what was found.
@@ -183,7 +186,11 @@ func (j *job) take(r *result, p desk.Report) {
 
 // late is what follows when the time is over, or the person has had enough.
 func (j *job) late(d desk.Desk, cause error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), afterwards)
+	limit := afterwards
+	if j.onTimeout == "restore" {
+		limit = restoring
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	open := []*result{}
 	for _, r := range j.results {

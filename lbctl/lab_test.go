@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"hash/fnv"
 	"net"
@@ -144,6 +145,7 @@ type labOptions struct {
 	be     string // more lines in the backends
 	level  string // of the socket; "" is admin
 	check  string // the check words; "" is the usual ones
+	keep   bool   // without on-marked-down shutdown-sessions
 }
 
 // newLab starts HAProxy and OPEN pods, each with a server in web and one in api.
@@ -167,7 +169,11 @@ func newLab(t *testing.T, o labOptions) *lab {
 	for _, be := range []string{"web", "api"} {
 		fmt.Fprintf(&b, "backend %s\n option httpchk GET /health_check.html\n %s\n", be, o.be)
 		for i, p := range l.pods {
-			fmt.Fprintf(&b, " server s%d %s:%d %s on-marked-down shutdown-sessions %s\n", i+1, p.ip, p.data, fmt.Sprintf(o.check, p.agent), o.server)
+			words := fmt.Sprintf(o.check, p.agent) + " " + o.server
+			if !o.keep {
+				words += " on-marked-down shutdown-sessions"
+			}
+			fmt.Fprintf(&b, " server s%d %s:%d %s\n", i+1, p.ip, p.data, words)
 		}
 	}
 	if err := os.WriteFile(l.cfg, []byte(b.String()), 0o600); err != nil {
@@ -242,6 +248,50 @@ func (l *lab) serve(args ...string) *process {
 	}, args...)...)
 	eventually(l.t, "lbctl serves", func() bool { return strings.Contains(p.out.String(), `"event":"serving"`) })
 	return p
+}
+
+// done is a finished command.
+type done struct {
+	code     int
+	out, err string
+}
+
+// run runs lbctl to its end, against this lab.
+func (l *lab) run(args ...string) done {
+	l.t.Helper()
+	bin, err := program()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	c := exec.Command(bin, append(args, "--socket", l.sock, "--state-dir", filepath.Join(l.dir, "state"), "--control", filepath.Join(l.dir, "control.sock"))...)
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	var out, errs bytes.Buffer
+	c.Stdout, c.Stderr = &out, &errs
+	if err := c.Run(); err != nil && c.ProcessState == nil {
+		l.t.Fatal(err)
+	}
+	return done{c.ProcessState.ExitCode(), out.String(), errs.String()}
+}
+
+// must runs lbctl and wants an exit code.
+func (l *lab) must(code int, args ...string) done {
+	l.t.Helper()
+	d := l.run(args...)
+	if d.code != code {
+		l.t.Fatalf("lbctl %s: exit %d, want %d\n%s%s", strings.Join(args, " "), d.code, code, d.out, d.err)
+	}
+	return d
+}
+
+// results reads -o json.
+func (l *lab) results(code int, args ...string) []result {
+	l.t.Helper()
+	d := l.must(code, append(args, "-o", "json")...)
+	var all []result
+	if err := json.Unmarshal([]byte(d.out), &all); err != nil {
+		l.t.Fatalf("%v: %s", err, d.out)
+	}
+	return all
 }
 
 // get asks the frontend for path, on a connection of its own.

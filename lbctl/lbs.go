@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/rs/zerolog"
 	ucli "github.com/urfave/cli/v2"
@@ -207,6 +206,3 @@ func user() string {
 	}
 	return fmt.Sprintf("uid %d", os.Getuid())
 }
-
-// after is the time d from now.
-func after(d time.Duration) time.Time { return time.Now().UTC().Add(d) }

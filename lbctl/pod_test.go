@@ -26,6 +26,8 @@ type pod struct {
 	ip          string
 	data, agent int
 	running     atomic.Int32
+	checks      atomic.Int32  // health checks answered
+	polls       atomic.Int32  // agent checks answered
 	hung        chan struct{} // closed: hanging requests end
 
 	mu       sync.Mutex
@@ -129,6 +131,13 @@ func (p *pod) say(word string, health int) {
 	p.word, p.health = word, health
 }
 
+// after waits until n more of what counter counts have come.
+func after(t *testing.T, what string, counter *atomic.Int32, n int32) {
+	t.Helper()
+	from := counter.Load()
+	eventually(t, fmt.Sprintf("%d more %s", n, what), func() bool { return counter.Load() >= from+n })
+}
+
 // lastWord is what the newest acknowledgement of a drain amounts to.
 func (p *pod) lastWord() handshake.Word {
 	p.mu.Lock()
@@ -187,6 +196,7 @@ func (p *pod) front(c net.Conn, web *handed) {
 		word := p.word
 		p.mu.Unlock()
 		fmt.Fprintln(c, word)
+		p.polls.Add(1)
 		c.Close()
 		return
 	}
@@ -201,6 +211,7 @@ func (p *pod) mux() *http.ServeMux {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		w.WriteHeader(p.health)
+		p.checks.Add(1)
 	})
 	m.HandleFunc("GET /drain/status", p.answerStatus)
 	m.HandleFunc("PUT /drain/lbs/{lb}", p.takeAck)

@@ -26,9 +26,12 @@ func giveBack(v View, s Step) Step {
 	}
 	if r.Return == nil {
 		r.Return = &Probation{v.Worker, v.Now, r.Finished != nil}
+		s.Memory.Idle, s.Memory.Probed = false, false
 	}
+	s.Memory.Probed = s.Memory.Probed || s.Memory.Idle && v.checking()
+	s.Memory.Idle = s.Memory.Idle || !v.checking()
 	switch {
-	case !passed(v, *r):
+	case !passed(v, *r, s.Memory):
 		return s.wait(ForCheck, "no check has passed since")
 	case r.Foreign != "":
 		return release(v, s)
@@ -90,8 +93,9 @@ func release(v View, s Step) Step {
 // is full, rise+fall-1, only after a passed check, and one failed check takes it
 // down: so with fall ≥ 2 a full counter is the proof. Where fall is 1, or the
 // server never was in MAINT, the counter may be full from before: then it must
-// still be full after a time in which one whole check has fitted.
-func passed(v View, r Record) bool {
+// still be full when a check that was seen on its way is over, or after a time in
+// which a whole one has fitted.
+func passed(v View, r Record, m Memory) bool {
 	s := v.Server
 	running := s.Operational == haproxy.OpRunning || s.Operational == haproxy.OpStarting
 	switch {
@@ -106,5 +110,5 @@ func passed(v View, r Record) bool {
 	case !r.Return.FromMaint && !r.Unproven:
 		return true // its check was never off
 	}
-	return v.Now.Sub(r.Return.Since) >= v.Line.patience()
+	return m.Probed && !v.checking() || v.Now.Sub(r.Return.Since) >= v.Line.patience()
 }

@@ -109,6 +109,9 @@ type Memory struct {
 	Zero   int       // reads in a row, ZeroGap apart, that found it held and empty
 	ZeroAt time.Time // when the last that counted was answered
 	Total  uint64    // requests it had had by then
+	// Idle says that no check was on its way at some moment of the probation,
+	// Probed that one was at a later moment: so that one began within it.
+	Idle, Probed bool
 	// Rest is since when Bits are what others have set, with no hold and the
 	// pod OPEN.
 	Rest time.Time

@@ -258,7 +258,7 @@ func (w *world) always(t *rapid.T) {
 		w.fail("a person's hold was lifted")
 	}
 	if w.bad != "" {
-		t.Fatalf("%s\nlbctl: %s\n%+v", w.bad, strings.Join(w.trace, "\n\t"), w)
+		t.Fatalf("%s\nlbctl: %s\n%+v", w.bad, strings.Join(w.trace[max(len(w.trace)-20, 0):], "\n\t"), w)
 	}
 }
 
@@ -361,7 +361,7 @@ func (w *world) settle(t *rapid.T) {
 		w.always(t)
 	}
 	if !w.up() || !w.s.Check.On() || !w.s.Agent.On() || !w.rec.Empty() {
-		t.Fatalf("never comes back: %+v\nrecord %s", w, show(w.rec))
+		t.Fatalf("never comes back: %v, record %s\n%s", w.s.Admin, show(w.rec), strings.Join(w.trace[len(w.trace)-5:], "\n"))
 	}
 }
 

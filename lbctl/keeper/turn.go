@@ -18,7 +18,7 @@ const (
 	pollMin, pollMax = 10 * time.Millisecond, 30 * time.Millisecond
 	pollShare        = 20
 	// checkPoll is how often a passed check or a fresh answer is looked for.
-	checkPoll = 100 * time.Millisecond
+	checkPoll = 50 * time.Millisecond
 	// turnTime bounds one turn.
 	turnTime = 5 * time.Second
 	// futile is after how many times without effect a command waits for the
