@@ -130,7 +130,7 @@ func (h *hook) wait(deadline time.Time, cl *client, p *printer) (done bool, err 
 		Result   string                     `json:"result"`
 		State    string                     `json:"state"`
 		InFlight map[string]handshake.Count `json:"in_flight"`
-		Waiting  []string                   `json:"waiting"`
+		Waiting  string                     `json:"waiting"`
 	}
 	if err := json.Unmarshal(b, &a); err != nil {
 		return false, fmt.Errorf("wait: %w", err)
@@ -140,18 +140,11 @@ func (h *hook) wait(deadline time.Time, cl *client, p *printer) (done bool, err 
 	case drain.Drained, drain.ByHand:
 		return true, nil
 	case drain.TimedOut:
-		return true, cli.Fail(cli.TimedOut, "", fmt.Errorf("deadline passed: in flight %s; waiting for %s", counts(a.InFlight), orNobody(a.Waiting)))
+		return true, cli.Fail(cli.TimedOut, "", fmt.Errorf("deadline passed: in flight %s; balancers: %s", counts(a.InFlight), orDash(a.Waiting)))
 	case drain.Broken:
 		return true, cli.Fail(cli.Failed, "", errors.New("the pod is in FAULT"))
 	}
 	return false, nil
-}
-
-func orNobody(s []string) string {
-	if len(s) == 0 {
-		return "no balancer"
-	}
-	return strings.Join(s, "; ")
 }
 
 // follow prints a line whenever something has changed.

@@ -130,7 +130,7 @@ func (s *settings) checkTimes(c *ucli.Context) error {
 	}{
 		{"quiet", s.quiet}, {"quiet-polled", s.quietPolled}, {"min-drain", s.minDrain}, {"learn", s.learn}, {"lb-buffer", s.buffer},
 	} {
-		if d.value >= s.timeout {
+		if d.value >= s.timeout && c.IsSet(d.flag) {
 			return cli.Misuse("a longer --drain-timeout", "--%s %s is not below --drain-timeout %s: every drain would run to its deadline", d.flag, d.value, s.timeout)
 		}
 	}

@@ -91,7 +91,7 @@ func (t *Table) Poll(from netip.Addr, name string, at time.Time) Answer {
 	}
 	s := t.hear(key, from, named, at)
 	if s == nil {
-		return Answer{Word: t.phase.State.Signals().Word}
+		return Answer{Word: t.plainWord()}
 	}
 	if s.polls.overdue(at) {
 		s.drains = nil
@@ -132,8 +132,15 @@ func after(ts []time.Time, since time.Time) []time.Time {
 // maxDrains is more than three polls of each of the servers one source polls for.
 const maxDrains = 4 * makes * maxPollers
 
+// plainWord is what a peer hears of which nothing is known.
+func (t *Table) plainWord() string {
+	if t.phase.State == fsm.Closed && t.phase.Cut {
+		return "down"
+	}
+	return t.phase.State.Signals().Word
+}
+
 func (t *Table) word(s *source, at time.Time) string {
-	word := t.phase.State.Signals().Word
 	switch t.phase.State {
 	case fsm.Open:
 		// ready is an edge: it lifts the DRAIN that a dead predecessor left,
@@ -150,12 +157,8 @@ func (t *Table) word(s *source, at time.Time) string {
 		if t.withheld(s, at) {
 			return "up"
 		}
-	case fsm.Closed:
-		if t.phase.Cut {
-			return "down"
-		}
 	}
-	return word
+	return t.plainWord()
 }
 
 // withheld: the lbctl of a watched balancer holds the server within

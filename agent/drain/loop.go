@@ -284,7 +284,7 @@ func (p *Pod) mayExit() (int, bool) {
 // publish gives readers a new snapshot.
 func (p *Pod) publish() {
 	p.view.Store(&View{
-		Status: p.status(), State: p.machine.State(), Outcome: p.course.outcome,
+		Status: p.status(), State: p.machine.State(), Outcome: p.course.outcome, Waiting: p.course.last.waiting,
 		Changed: p.changed, Ended: p.course.ended,
 	})
 }

@@ -90,6 +90,7 @@ type View struct {
 	Status  handshake.Status // without progress.lbs
 	State   fsm.State
 	Outcome Outcome
+	Waiting string          // what the balancers have not shown, "" if all
 	Changed <-chan struct{} // closed when the state changes
 	Ended   <-chan struct{} // closed when the drain under way has an outcome; nil without a drain
 }

@@ -143,7 +143,7 @@ type waitAnswer struct {
 	TimedOut bool                       `json:"timed_out"`
 	Drain    *handshake.Drain           `json:"drain"`
 	InFlight map[string]handshake.Count `json:"in_flight"`
-	Waiting  []string                   `json:"waiting"` // balancers that held it back
+	Waiting  string                     `json:"waiting"` // what the balancers had not shown
 }
 
 // wait blocks until the drain has ended. It reads and never triggers; one that
@@ -173,12 +173,7 @@ func (f *Front) wait(w http.ResponseWriter, r *http.Request) {
 	s := f.cfg.Pod.Status()
 	a := waitAnswer{
 		Result: result, State: s.State, TimedOut: result == string(drain.TimedOut),
-		Drain: s.Drain, InFlight: s.Progress.InFlight, Waiting: []string{},
-	}
-	for _, lb := range s.Progress.LBs {
-		if lb.Missing != "" {
-			a.Waiting = append(a.Waiting, lb.LB+": "+lb.Missing)
-		}
+		Drain: s.Drain, InFlight: s.Progress.InFlight, Waiting: f.cfg.Pod.View().Waiting,
 	}
 	f.json(w, http.StatusOK, a)
 	_ = http.NewResponseController(w).Flush()

@@ -40,8 +40,12 @@ func listen(b []byte) speech {
 			return noise
 		}
 	}
-	if bytes.HasPrefix(b, []byte("PROXY ")) {
+	line, _, _ := bytes.Cut(b, []byte("\n"))
+	switch {
+	case bytes.HasPrefix(b, []byte("PROXY ")):
 		return noise
+	case bytes.Contains(line, []byte(" HTTP/")):
+		return speaksHTTP // of a method nobody has heard of: a 405, not a word
 	}
 	return speaksLine
 }
