@@ -236,6 +236,12 @@ func (s Severity) String() string {
 // MarshalText is String.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
+// UnmarshalText is ParseSeverity.
+func (s *Severity) UnmarshalText(text []byte) (err error) {
+	*s, err = ParseSeverity(string(text))
+	return err
+}
+
 // ParseSeverity reads info, warning or error.
 func ParseSeverity(s string) (Severity, error) {
 	for v := Info; v <= Error; v++ {

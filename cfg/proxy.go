@@ -278,7 +278,7 @@ func (r *reader) option(words []string, negated bool, at Origin) {
 		r.refuse("unknown-option", "option lb-agent-chk was a word of a development version and is gone since 1.5: no server here is agent-checked.",
 			"Remove it and write agent-check agent-port PORT on the server lines.")
 	case !proxyOptions[name]:
-		r.warn("unknown-option", fmt.Sprintf("no HAProxy up to 3.5 has option %q.", name), "Correct the name.")
+		r.warn("unknown-option", fmt.Sprintf("no HAProxy up to 3.4 has option %q.", name), "Correct the name.")
 	}
 }
 

@@ -191,10 +191,10 @@ func (r *reader) start(words []string) {
 func (r *reader) unknown(words []string, indented bool) {
 	if r.indented && !indented {
 		r.foreign = true
-		r.warn("unknown-section", fmt.Sprintf("no HAProxy up to 3.5 has a section %q; its lines were left out.", words[0]), "Correct the word.")
+		r.warn("unknown-section", fmt.Sprintf("no HAProxy up to 3.4 has a section %q; its lines were left out.", words[0]), "Correct the word.")
 		return
 	}
-	r.warn("unknown-keyword", fmt.Sprintf("no HAProxy up to 3.5 has %q in %s; the line was left out.", words[0], article(r.section)), "Correct the word.")
+	r.warn("unknown-keyword", fmt.Sprintf("no HAProxy up to 3.4 has %q in %s; the line was left out.", words[0], article(r.section)), "Correct the word.")
 }
 
 func article(section string) string {

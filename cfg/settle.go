@@ -110,7 +110,7 @@ func (r *reader) apply(s *Server, words []string, l level) {
 		base, _, _ := strings.Cut(name, "(") // srv_find_kw takes what is before it: set-proxy-v2-tlv-fmt(0xE1)
 		k, known := serverKeywords[base]
 		if !known {
-			r.warn("unknown-keyword", fmt.Sprintf("no HAProxy up to 3.5 has %q on a %s line; the rest of the line was read.", name, lineName(l)), "Correct the word.")
+			r.warn("unknown-keyword", fmt.Sprintf("no HAProxy up to 3.4 has %q on a %s line; the rest of the line was read.", name, lineName(l)), "Correct the word.")
 			i++
 			continue
 		}
