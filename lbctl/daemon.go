@@ -37,6 +37,11 @@ func (d *service) run(ctx context.Context, token string) error {
 		}
 	}
 	for name, socket := range d.sockets {
+		if !d.observe {
+			if err := d.journal.Adopt(name, socket.String()); err != nil {
+				return cli.Fail(cli.Failed, "--state-dir DIR that this user may write", err)
+			}
+		}
 		d.keepers[name] = keeper.New(keeper.Options{
 			Name: name, Socket: socket.String(), Door: haproxy.New(socket, haproxy.Options{ReadOnly: d.observe}), Journal: d.journal,
 			Observe: d.observe, Enforce: d.enforced(), Interval: d.o.interval, Token: token, Log: d.log,

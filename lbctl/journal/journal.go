@@ -94,12 +94,7 @@ func (j *Journal) LB(name string) (LB, error) {
 	if err := j.load(); err != nil {
 		return LB{}, err
 	}
-	lb := j.doc.LBs[name]
-	lb.Records = maps.Clone(lb.Records)
-	if lb.Records == nil {
-		lb.Records = map[string]hold.Record{}
-	}
-	return lb, nil
+	return j.doc.LBs[name].clone(), nil
 }
 
 // Named is the balancer that was last known at a socket, "" for none.
@@ -117,36 +112,70 @@ func (j *Journal) Named(socket string) string {
 	return ""
 }
 
+// Adopt gives a balancer what is journaled of its socket under other names: a
+// command line that ran before the daemon did not know its name.
+func (j *Journal) Adopt(name, socket string) error {
+	return j.change(func(lbs map[string]LB) error {
+		mine := lbs[name].clone()
+		for other, lb := range lbs {
+			if other == name || lb.Socket != socket {
+				continue
+			}
+			for key, r := range lb.Records {
+				if _, known := mine.Records[key]; !known {
+					mine.Records[key] = r
+				}
+			}
+			delete(lbs, other)
+		}
+		mine.Socket = socket
+		lbs[name] = mine
+		return nil
+	})
+}
+
 // Update replaces one balancer's part by what change makes of it, and returns
 // when that is on the disk. change may be given the part as another process
 // left it; its error leaves the file alone.
 func (j *Journal) Update(name string, change func(*LB) error) error {
+	return j.change(func(lbs map[string]LB) error {
+		lb := lbs[name].clone()
+		err := change(&lb)
+		lbs[name] = lb
+		return err
+	})
+}
+
+func (l LB) clone() LB {
+	l.Records = maps.Clone(l.Records)
+	if l.Records == nil {
+		l.Records = map[string]hold.Record{}
+	}
+	return l
+}
+
+// change replaces the file under the lock.
+func (j *Journal) change(f func(map[string]LB) error) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if err := os.MkdirAll(j.dir, 0o750); err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
-	f, err := lock(filepath.Join(j.dir, lockFile), 0)
+	l, err := lock(filepath.Join(j.dir, lockFile), 0)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer l.Close()
 	if err := j.load(); err != nil {
-		return err
-	}
-	lb := j.doc.LBs[name]
-	lb.Records = maps.Clone(lb.Records)
-	if lb.Records == nil {
-		lb.Records = map[string]hold.Record{}
-	}
-	if err := change(&lb); err != nil {
 		return err
 	}
 	lbs := maps.Clone(j.doc.LBs)
 	if lbs == nil {
 		lbs = map[string]LB{}
 	}
-	lbs[name] = lb
+	if err := f(lbs); err != nil {
+		return err
+	}
 	return j.save(Doc{Version, lbs})
 }
 
