@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 }
 
 // address is a loopback address of this test alone.
-func address(t *testing.T, n int) string {
+func address(t testing.TB, n int) string {
 	h := fnv.New32a()
 	fmt.Fprint(h, t.Name(), os.Getpid())
 	s := h.Sum32()
@@ -52,7 +52,7 @@ func address(t *testing.T, n int) string {
 }
 
 // freePort is a port of ip that nobody listens on.
-func freePort(t *testing.T, ip string) int {
+func freePort(t testing.TB, ip string) int {
 	t.Helper()
 	l, err := net.Listen("tcp", ip+":0")
 	if err != nil {
@@ -63,7 +63,7 @@ func freePort(t *testing.T, ip string) int {
 }
 
 // eventually waits for a condition.
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if ok() {
@@ -98,7 +98,7 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-func start(t *testing.T, name string, args ...string) *process {
+func start(t testing.TB, name string, args ...string) *process {
 	t.Helper()
 	p := &process{Cmd: exec.Command(name, args...), out: &output{}, done: make(chan struct{})}
 	p.Stdout, p.Stderr = p.out, p.out
@@ -126,7 +126,7 @@ func (p *process) kill() {
 
 // lab is a real HAProxy in front of pods.
 type lab struct {
-	t      *testing.T
+	t      testing.TB
 	dir    string
 	sock   string
 	cfg    string
@@ -145,11 +145,12 @@ type labOptions struct {
 	be     string // more lines in the backends
 	level  string // of the socket; "" is admin
 	check  string // the check words; "" is the usual ones
+	other  bool   // one more server in each backend, of one name, on different machines
 	keep   bool   // without on-marked-down shutdown-sessions
 }
 
 // newLab starts HAProxy and OPEN pods, each with a server in web and one in api.
-func newLab(t *testing.T, o labOptions) *lab {
+func newLab(t testing.TB, o labOptions) *lab {
 	t.Helper()
 	l := &lab{t: t, dir: t.TempDir(), ip: address(t, 0)}
 	l.sock, l.cfg, l.port = filepath.Join(l.dir, "a.sock"), filepath.Join(l.dir, "haproxy.cfg"), freePort(t, l.ip)
@@ -164,9 +165,10 @@ func newLab(t *testing.T, o labOptions) *lab {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "global\n stats socket %s mode 600 level %s\n nbthread 1\n %s\n", l.sock, o.level, o.global)
+	fmt.Fprintf(&b, " stats socket %s mode 600 level operator\n", filepath.Join(l.dir, "operator.sock"))
 	fmt.Fprintf(&b, "defaults\n mode http\n timeout connect 1s\n timeout client 60s\n timeout server 60s\n timeout check 2s\n")
 	fmt.Fprintf(&b, "frontend f\n bind %s:%d\n use_backend api if { path_beg /api }\n default_backend web\n", l.ip, l.port)
-	for _, be := range []string{"web", "api"} {
+	for n, be := range []string{"web", "api"} {
 		fmt.Fprintf(&b, "backend %s\n option httpchk GET /health_check.html\n %s\n", be, o.be)
 		for i, p := range l.pods {
 			words := fmt.Sprintf(o.check, p.agent) + " " + o.server
@@ -174,6 +176,9 @@ func newLab(t *testing.T, o labOptions) *lab {
 				words += " on-marked-down shutdown-sessions"
 			}
 			fmt.Fprintf(&b, " server s%d %s:%d %s\n", i+1, p.ip, p.data, words)
+		}
+		if o.other {
+			fmt.Fprintf(&b, " server other %s:9\n", address(t, 10+n))
 		}
 	}
 	if err := os.WriteFile(l.cfg, []byte(b.String()), 0o600); err != nil {

@@ -22,7 +22,7 @@ import (
 // pod is a data server and an agent that says what the test wants: the documents
 // of the handshake, the health page and the agent-check word on one port.
 type pod struct {
-	t           *testing.T
+	t           testing.TB
 	ip          string
 	data, agent int
 	running     atomic.Int32
@@ -41,7 +41,7 @@ type pod struct {
 	open     []net.Conn
 }
 
-func newPod(t *testing.T, ip string) *pod {
+func newPod(t testing.TB, ip string) *pod {
 	t.Helper()
 	p := &pod{
 		t: t, ip: ip, hung: make(chan struct{}), changed: make(chan struct{}), conns: map[string]bool{},
@@ -132,7 +132,7 @@ func (p *pod) say(word string, health int) {
 }
 
 // after waits until n more of what counter counts have come.
-func after(t *testing.T, what string, counter *atomic.Int32, n int32) {
+func after(t testing.TB, what string, counter *atomic.Int32, n int32) {
 	t.Helper()
 	from := counter.Load()
 	eventually(t, fmt.Sprintf("%d more %s", n, what), func() bool { return counter.Load() >= from+n })

@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -37,6 +38,12 @@ const (
 	file       = "holds.json"
 	lockFile   = "holds.lock"  // held for one update
 	daemonFile = "daemon.lock" // held for a daemon's life
+)
+
+// A claim is tried a few times.
+const (
+	claims    = 5
+	claimWait = 20 * time.Millisecond
 )
 
 // Doc is the content of holds.json.
@@ -70,9 +77,23 @@ func (j *Journal) Claim() (release func(), err error) {
 	if err := os.MkdirAll(j.dir, 0o750); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
-	f, err := lock(filepath.Join(j.dir, daemonFile), unix.LOCK_NB)
+	var f *os.File
+	for range claims {
+		if f, err = lock(filepath.Join(j.dir, daemonFile), unix.LOCK_NB); !errors.Is(err, ErrLocked) {
+			break
+		}
+		time.Sleep(claimWait) // a command line may be looking just now, see Claimed
+	}
 	if err != nil {
 		return nil, err
+	}
+	left, err := filepath.Glob(filepath.Join(j.dir, "."+file+".*"))
+	for _, name := range left {
+		err = errors.Join(err, os.Remove(name)) // of a writer that was killed
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("state directory: %w", err)
 	}
 	return func() { f.Close() }, nil
 }
