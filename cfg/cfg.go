@@ -133,8 +133,13 @@ type Global struct {
 	StatsMaxconn int    // connections to all stats sockets, 10 unless set
 	Nbproc       int    // 1 unless set
 
-	HardStopAt, StatsMaxconnAt, NbprocAt, StateFileAt Origin
+	origins origins
 }
+
+// Origin says where a setting comes from; level built-in for what no line says.
+// The names: master_worker, hard_stop_after, spread_checks, server_state_file,
+// server_state_base, stats_maxconn, nbproc.
+func (g Global) Origin(name string) Origin { return g.origins.of(name) }
 
 // AdminSocket is a `stats socket`.
 type AdminSocket struct {

@@ -127,6 +127,46 @@ backend bk from base
 	}
 }
 
+// TestOriginOfSections: what a backend has of its defaults comes from there.
+func TestOriginOfSections(t *testing.T) {
+	c := read(`global
+ master-worker
+ hard-stop-after 30s
+ spread-checks 5
+defaults d
+ option redispatch
+ retries 5
+ cookie SRV insert
+backend b from d
+ retry-on all-retryable-errors
+ http-check disable-on-404
+ no option redispatch
+backend plain
+`, Options{})
+	b, plain := c.Backend("b"), c.Backend("plain")
+	for _, o := range []struct {
+		what      string
+		got, want Origin
+	}{
+		{"retries", b.Origin("retries"), Origin{"x.cfg", 7, "defaults"}},
+		{"cookie", b.Origin("cookie"), Origin{"x.cfg", 8, "defaults"}},
+		{"retry_on", b.Origin("retry_on"), Origin{"x.cfg", 10, "backend"}},
+		{"redispatch", b.Origin("redispatch"), Origin{"x.cfg", 12, "backend"}},
+		{"disable_on_404", plain.Origin("disable_on_404"), Origin{Level: "built-in"}},
+		{"retries of the other", plain.Origin("retries"), Origin{"x.cfg", 7, "defaults"}},
+		{"hard_stop_after", c.Global.Origin("hard_stop_after"), Origin{"x.cfg", 3, "global"}},
+		{"nbproc", c.Global.Origin("nbproc"), Origin{Level: "built-in"}},
+	} {
+		if o.got != o.want {
+			t.Errorf("%s: %v, want %v", o.what, o.got, o.want)
+		}
+	}
+	if b.Retries != 5 || b.Redispatch || !plain.Redispatch || b.Cookie != "SRV" || !b.DisableOn404 || plain.DisableOn404 ||
+		!c.Global.MasterWorker || c.Global.HardStopAfter != 30*time.Second || c.Global.SpreadChecks != 5 {
+		t.Errorf("%+v\n%+v\n%+v", b, plain, c.Global)
+	}
+}
+
 func TestTemplate(t *testing.T) {
 	var names []string
 	for _, s := range servers(t, " server-template web 3 127.0.0.1:80 check\n server-template w 5-6 127.0.0.1:81\n server s1 127.0.0.1:82", Options{}) {

@@ -2,6 +2,7 @@ package cfg
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -45,8 +46,23 @@ type Backend struct {
 	File string
 	Line int
 
-	// Where what they name was said; zero if nowhere.
-	RetryOnAt, PersistAt, CookieAt, StickAt, ForcePersistAt, LoadStateAt Origin
+	origins origins
+}
+
+// Origin says where a setting comes from; level built-in for what no line says.
+// The names are those of the fields in snake case: mode, disabled, check_type,
+// disable_on_404, connect_port, t_check, t_connect, retries, redispatch,
+// retry_on, persist, cookie, stick, force_persist, load_state.
+func (b Backend) Origin(name string) Origin { return b.origins.of(name) }
+
+// origins is where settings of a section come from.
+type origins map[string]Origin
+
+func (o origins) of(name string) Origin {
+	if at, ok := o[name]; ok {
+		return at
+	}
+	return Origin{Level: levelNames[builtIn]}
 }
 
 func builtInBackend() Backend {
@@ -60,8 +76,17 @@ type proxy struct {
 	def     Server
 	servers int // server lines so far
 	source  string
-
+	// What servers have of their backend, where it comes from.
 	modeAt, typeAt, checkTimeoutAt, connectTimeoutAt, sourceAt mark
+}
+
+// says notes that the current line gives settings of the section.
+func (r *reader) says(names ...string) {
+	p := r.cur
+	at := r.at(p.kind).origin(r.c.Files)
+	for _, n := range names {
+		p.origins[n] = at
+	}
 }
 
 // startProxy begins a section that inherits (cfgparse-listen.c): of the defaults
@@ -90,6 +115,9 @@ func (r *reader) startProxy(words []string) {
 	p := &proxy{}
 	*p = *from
 	p.Name, p.Kind, p.kind, p.servers, p.LateDefault = name, words[0], builtIn, 0, 0
+	if p.origins = maps.Clone(from.origins); p.origins == nil {
+		p.origins = make(origins)
+	}
 	p.File, p.Line = r.c.Files[r.file], r.line
 	r.cur = p
 	switch words[0] {
@@ -168,8 +196,7 @@ func typed[T any](p lineParser, words []string) (data T, ok bool) {
 
 // proxyLine reads a line of a defaults, frontend, listen or backend section.
 func (r *reader) proxyLine(words []string, negated, indented bool) {
-	p, level := r.cur, r.cur.kind
-	at := r.at(level).origin(r.c.Files)
+	p := r.cur
 	switch w := words[0]; w {
 	case "server", "server-template", "default-server":
 		r.serverLine(words)
@@ -178,34 +205,41 @@ func (r *reader) proxyLine(words []string, negated, indented bool) {
 	case "timeout":
 		r.timeout(words)
 	case "option":
-		r.option(words, negated, at)
+		r.option(words, negated)
 	case "http-check", "tcp-check":
 		r.checkRule(words)
 	case "disabled", "enabled":
 		p.Disabled = w == "disabled"
+		r.says("disabled")
 	case "retries":
 		if n, ok := typed[*types.Int64C](&simple.Number{Name: "retries"}, words); ok {
 			p.Retries = int(n.Value)
+			r.says("retries")
 		}
 	case "retry-on":
-		p.RetryOn, p.RetryOnAt = words[1:], at
+		p.RetryOn = words[1:]
+		r.says("retry_on")
 	case "cookie":
 		if c, ok := typed[*types.Cookie](&parsers.Cookie{}, words); ok {
-			p.Cookie, p.DynamicCookie, p.CookieAt = c.Name, c.Dynamic, at
+			p.Cookie, p.DynamicCookie = c.Name, c.Dynamic
+			r.says("cookie")
 		}
 	case "stick":
 		if len(words) > 1 && (words[1] == "on" || words[1] == "match") {
-			p.Stick, p.StickAt = true, at
+			p.Stick = true
+			r.says("stick")
 		}
 	case "force-persist":
-		p.ForcePersist, p.ForcePersistAt = true, at
+		p.ForcePersist = true
+		r.says("force_persist")
 	case "load-server-state-from-file":
 		if s, ok := typed[*types.LoadServerStateFromFile](&parsers.LoadServerStateFromFile{}, words); ok {
-			p.LoadState, p.LoadStateAt = s.Argument, at
+			p.LoadState = s.Argument
+			r.says("load_state")
 		}
 	case "source":
 		if len(words) > 1 {
-			p.source, p.sourceAt = sourceAddress(words[1], r.env), r.at(level)
+			p.source, p.sourceAt = sourceAddress(words[1], r.env), r.at(p.kind)
 		}
 	default:
 		if !proxyKeywords[w] {
@@ -218,6 +252,7 @@ func (r *reader) mode(words []string) {
 	p := r.cur
 	if len(words) == 2 && (words[1] == "tcp" || words[1] == "http" || words[1] == "log" || words[1] == "spop" || words[1] == "haterm") {
 		p.Mode, p.modeAt = words[1], r.at(p.kind)
+		r.says("mode")
 		return
 	}
 	r.refuse("value", fmt.Sprintf("unknown mode %q.", strings.Join(words[1:], " ")), "Write mode http or mode tcp.")
@@ -241,8 +276,10 @@ func (r *reader) timeout(words []string) {
 		switch words[1] {
 		case "check":
 			p.TimeoutCheck, p.checkTimeoutAt = d, at
+			r.says("t_check")
 		case "connect":
 			p.TimeoutConnect, p.connectTimeoutAt = d, at
+			r.says("t_connect")
 		}
 	}
 }
@@ -253,7 +290,7 @@ var checkTypes = map[string]bool{
 	"smtpchk": true, "ldap-check": true, "ssl-hello-chk": true, "spop-check": true, "external-check": true,
 }
 
-func (r *reader) option(words []string, negated bool, at Origin) {
+func (r *reader) option(words []string, negated bool) {
 	if len(words) < 2 {
 		r.refuse("value", "option wants a name.", "Write it.")
 		return
@@ -266,14 +303,17 @@ func (r *reader) option(words []string, negated bool, at Origin) {
 			return
 		}
 		p.CheckType, p.typeAt = name, r.at(p.kind)
+		r.says("check_type")
 		if h, ok := typed[*types.OptionHttpchk](&parsers.OptionHttpchk{}, words); ok {
 			p.CheckMethod, p.CheckURI = h.Method, h.URI
 		}
 	case name == "redispatch":
 		p.Redispatch = !negated && (len(words) < 3 || atoi(words[2]) != 0)
+		r.says("redispatch")
 	case name == "persist":
 		o, ok := typed[*types.SimpleOption](&simple.Option{Name: "persist"}, words)
-		p.Persist, p.PersistAt = ok && !o.NoOption && !negated, at
+		p.Persist = ok && !o.NoOption && !negated
+		r.says("persist")
 	case name == "lb-agent-chk":
 		r.refuse("unknown-option", "option lb-agent-chk was a word of a development version and is gone since 1.5: no server here is agent-checked.",
 			"Remove it and write agent-check agent-port PORT on the server lines.")
@@ -291,24 +331,27 @@ func (r *reader) checkRule(words []string) {
 	switch {
 	case words[1] == "disable-on-404":
 		p.DisableOn404 = true
+		r.says("disable_on_404")
 	case words[1] == "connect":
 		for i := 2; i+1 < len(words); i++ {
 			if words[i] == "port" {
 				p.ConnectPort = atoi(words[i+1])
+				r.says("connect_port")
 			}
 		}
 	}
 }
 
 // stats reads the stats lines of the global section.
-func (r *reader) stats(words []string, at Origin) {
+func (r *reader) stats(words []string) {
 	if len(words) < 3 {
 		r.refuse("value", strings.Join(words, " ")+" wants a value.", "Write it.")
 		return
 	}
 	switch words[1] {
 	case "maxconn":
-		r.c.Global.StatsMaxconn, r.c.Global.StatsMaxconnAt = atoi(words[2]), at
+		r.c.Global.StatsMaxconn = atoi(words[2])
+		r.globalSays("stats_maxconn")
 	case "socket":
 		sockets, ok := typed[[]types.Socket](&parsers.Socket{}, words)
 		if !ok || len(sockets) != 1 {
@@ -319,12 +362,12 @@ func (r *reader) stats(words []string, at Origin) {
 			r.refuse("address", "stats socket "+a.problem+".", "Write a path.")
 			return
 		}
-		r.c.Sockets = append(r.c.Sockets, r.adminSocket(a, sockets[0].Params, at))
+		r.c.Sockets = append(r.c.Sockets, r.adminSocket(a, sockets[0].Params))
 	}
 }
 
-func (r *reader) adminSocket(a address, bind []params.BindOption, at Origin) AdminSocket {
-	s := AdminSocket{Network: a.network, Address: a.host, Level: "operator", File: at.File, Line: at.Line}
+func (r *reader) adminSocket(a address, bind []params.BindOption) AdminSocket {
+	s := AdminSocket{Network: a.network, Address: a.host, Level: "operator", File: r.c.Files[r.file], Line: r.line}
 	switch a.network {
 	case "ip":
 		s.Network, s.Address = "tcp", a.host+":"+strconv.Itoa(a.port)

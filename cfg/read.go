@@ -25,7 +25,7 @@ func Read(texts []Text, o Options) *Config {
 		r.env[k] = v
 	}
 	r.split.env = r.env
-	r.c.Global = Global{StatsMaxconn: 10, Nbproc: 1}
+	r.c.Global = Global{StatsMaxconn: 10, Nbproc: 1, origins: make(origins)}
 	for _, t := range texts {
 		r.c.Files = append(r.c.Files, t.Name)
 	}
@@ -130,13 +130,27 @@ func (r *reader) physical(raw string) {
 		return
 	}
 	if empty > 0 {
-		r.warn("empty-word", fmt.Sprintf("word %d is an empty string (an unset variable?), and HAProxy drops what follows it on the line.", empty),
-			"Remove the empty word, or give the variable a default: \"${NAME-default}\".")
+		r.emptyWord(empty)
 	}
 	if len(words) == 0 {
 		return
 	}
 	r.statement(words, len(trimmed) < len(raw))
+}
+
+// emptyWord: up to 3.2 the rest of the line is silently dropped (3.2 warns), from
+// 3.3 on HAProxy refuses it.
+func (r *reader) emptyWord(n int) {
+	f := Finding{
+		ID: "empty-word", Severity: Warning,
+		Why: fmt.Sprintf("word %d is an empty string (an unset variable?), and HAProxy drops what follows it on the line.", n),
+		Fix: "Remove the empty word, or give the variable a default: \"${NAME-default}\".",
+	}
+	if r.o.Version != "" && compareVersions(r.o.Version, "3.3") >= 0 {
+		f.Severity, f.Refused = Error, true
+		f.Why = fmt.Sprintf("word %d is an empty string (an unset variable?), which HAProxy 3.3 and later refuse.", n)
+	}
+	r.problem(f)
 }
 
 // statement handles a line with words, outside of what .if masks.
@@ -205,8 +219,7 @@ func article(section string) string {
 }
 
 func (r *reader) global(words []string, indented bool) {
-	g, at := &r.c.Global, Origin{File: r.c.Files[r.file], Line: r.line, Level: "global"}
-	value := ""
+	g, value := &r.c.Global, ""
 	if len(words) > 1 {
 		value = words[1]
 	}
@@ -214,30 +227,36 @@ func (r *reader) global(words []string, indented bool) {
 	case "setenv", "presetenv", "unsetenv", "resetenv":
 		r.environment(words)
 	case "stats":
-		r.stats(words, at)
+		r.stats(words)
 	case "master-worker":
 		g.MasterWorker = true
+		r.globalSays("master_worker")
 	case "hard-stop-after":
 		if d, problem, _ := parseTime(value); problem == "" {
-			g.HardStopAfter, g.HardStopAt = d, at
+			g.HardStopAfter = d
+			r.globalSays("hard_stop_after")
 		} else {
 			r.refuse("value", fmt.Sprintf("hard-stop-after %q %s.", value, problem), "Write a time, as 30s.")
 		}
 	case "spread-checks":
+		r.globalSays("spread_checks")
 		if g.SpreadChecks = atoi(value); g.SpreadChecks < 0 || g.SpreadChecks > 50 {
 			g.SpreadChecks = 0
 			r.refuse("value", "spread-checks is within 0 and 50 percent.", "Correct the number.")
 		}
 	case "server-state-file":
 		if g.StateFile == "" { // a second one is ignored, with an alert that stops nothing
-			g.StateFile, g.StateFileAt = value, at
+			g.StateFile = value
+			r.globalSays("server_state_file")
 		}
 	case "server-state-base":
 		if g.StateBase == "" {
 			g.StateBase = value
+			r.globalSays("server_state_base")
 		}
 	case "nbproc":
-		g.Nbproc, g.NbprocAt = atoi(value), at
+		g.Nbproc = atoi(value)
+		r.globalSays("nbproc")
 		if r.o.Version != "" && compareVersions(r.o.Version, "2.5") >= 0 {
 			r.refuse("nbproc", "HAProxy 2.5 and later refuse nbproc.", "Remove the line and use nbthread.")
 		}
@@ -252,6 +271,11 @@ func (r *reader) global(words []string, indented bool) {
 			r.unknown(words, indented)
 		}
 	}
+}
+
+// globalSays notes that the current line gives a setting of the process.
+func (r *reader) globalSays(name string) {
+	r.c.Global.origins[name] = r.at(inGlobal).origin(r.c.Files)
 }
 
 // environment is setenv and its kin (cfgparse-global.c).

@@ -26,7 +26,7 @@ func (l *linter) backend(b *cfg.Backend) {
 			"Move it above the first server, if all are meant.")
 	}
 	if l.c.StateFile != "" && b.LoadState == "none" {
-		l.about(b, "state-not-loaded", cfg.Warning, b.LoadStateAt,
+		l.about(b, "state-not-loaded", cfg.Warning, b.Origin("load_state"),
 			"there is a server-state-file, and this backend does not read it: a reload forgets its drains.",
 			"Add load-server-state-from-file global to defaults.")
 	}
@@ -61,20 +61,20 @@ func (l *linter) sticky(b *cfg.Backend, servers []*cfg.Server) {
 		if sticky {
 			severity = cfg.Error
 		}
-		l.about(b, "persist-down", severity, b.PersistAt,
+		l.about(b, "persist-down", severity, b.Origin("persist"),
 			"option persist sends clients with a cookie or a stick entry to their server even when it is DOWN or in MAINT.",
 			"Remove option persist, and use option redispatch.")
 	}
 	if !sticky {
 		return
 	}
-	at, what := b.CookieAt, "the cookie "+b.Cookie
+	at, what := b.Origin("cookie"), "the cookie "+b.Cookie
 	switch {
 	case cookie:
 	case b.Stick:
-		at, what = b.StickAt, "the stick table"
+		at, what = b.Origin("stick"), "the stick table"
 	default:
-		at, what = b.ForcePersistAt, "force-persist"
+		at, what = b.Origin("force_persist"), "force-persist"
 	}
 	l.about(b, "sticky-drain", cfg.Warning, at,
 		"clients with "+what+" keep coming to a server in DRAIN: it may never be empty.",
@@ -98,7 +98,7 @@ func (l *linter) retries(b *cfg.Backend) {
 		}
 	}
 	if len(risky) > 0 && b.Retries > 0 {
-		l.about(b, "retry-hides", cfg.Warning, b.RetryOnAt,
+		l.about(b, "retry-hides", cfg.Warning, b.Origin("retry_on"),
 			fmt.Sprintf("retry-on %s sends a request again that its pod may have run: cuts do not show, and a POST can happen twice.", strings.Join(risky, " ")),
 			"Keep conn-failure only, or add http-request disable-l7-retry if METH_POST.")
 	}

@@ -137,7 +137,7 @@ func (l *linter) global() {
 	g := l.c.Global
 	l.sockets()
 	if g.StatsMaxconn < 10 {
-		l.add("few-slots", cfg.Warning, g.StatsMaxconnAt,
+		l.add("few-slots", cfg.Warning, g.Origin("stats_maxconn"),
 			fmt.Sprintf("stats maxconn %d is shared by all sockets and everybody on them; who finds none free waits without a word.", g.StatsMaxconn),
 			"Raise stats maxconn to 20.")
 	} else if g.StatsMaxconn == 10 && len(l.c.Sockets) > 0 {
@@ -147,12 +147,12 @@ func (l *linter) global() {
 			"Add stats maxconn 20 if others use the sockets.")
 	}
 	if g.HardStopAfter > 0 && g.HardStopAfter < l.o.Drain {
-		l.add("hard-stop", cfg.Warning, g.HardStopAt,
+		l.add("hard-stop", cfg.Warning, g.Origin("hard_stop_after"),
 			fmt.Sprintf("after a reload the old process is killed after %s with what it still serves; a drain may take %s.", cfg.Short(g.HardStopAfter), cfg.Short(l.o.Drain)),
 			fmt.Sprintf("Raise hard-stop-after to %s or more.", cfg.Short(l.o.Drain)))
 	}
 	if g.Nbproc > 1 {
-		l.add("many-processes", cfg.Warning, g.NbprocAt,
+		l.add("many-processes", cfg.Warning, g.Origin("nbproc"),
 			fmt.Sprintf("each of the %d processes has its own servers, states and sockets; a drain on one does not reach the others.", g.Nbproc),
 			"Use nbthread and one process.")
 	}
