@@ -33,8 +33,8 @@
 //
 // # Bounds
 //
-// A file may have 64 MiB, a line 1 MiB after expansion, a configuration 250,000
-// servers; more is a finding or an error, never memory. The first 1,000 findings
+// A file may have 64 MiB, a line 1 MiB after expansion, a configuration 50,000
+// sections and 250,000 servers; more is a finding or an error, never memory. The first 1,000 findings
 // of reading are kept.
 package cfg
 
@@ -53,9 +53,11 @@ const (
 	maxFile     = 64 << 20
 	maxLine     = 1 << 20
 	maxServers  = 250_000
+	maxSections = 50_000
 	maxFindings = 1000
-	maxNested   = 99 // of .if; MAXNESTEDCONDS in HAProxy's cfgcond-t.h
-	maxWords    = 64 // MAX_LINE_ARGS in HAProxy's defaults.h
+	maxWhy      = 400 // bytes; values may be as long as a line
+	maxNested   = 99  // of .if; MAXNESTEDCONDS in HAProxy's cfgcond-t.h
+	maxWords    = 64  // MAX_LINE_ARGS in HAProxy's defaults.h
 )
 
 // Options is the world in which the files are read.
@@ -119,6 +121,16 @@ type Origin struct {
 	File  string `json:"file,omitempty"`
 	Line  int    `json:"line,omitempty"`
 	Level string `json:"level"`
+}
+
+// origins is where settings of a section come from.
+type origins map[string]Origin
+
+func (o origins) of(name string) Origin {
+	if at, ok := o[name]; ok {
+		return at
+	}
+	return Origin{Level: levelNames[builtIn]}
 }
 
 // Global is what the global sections set.
@@ -284,12 +296,9 @@ func Short(d time.Duration) string {
 }
 
 // CompareVersions orders two HAProxy versions (2.6, 2.6.12-1+deb12u4,
-// 3.5-dev4-50872d): below 0 if a is older.
-func CompareVersions(a, b string) int { return compareVersions(a, b) }
-
-// compareVersions orders as tools.c split_version and compare_current_version do:
-// four numbers, the release counting above any dev.
-func compareVersions(a, b string) int {
+// 3.5-dev4-50872d) as tools.c compare_current_version does, a release counting
+// above any dev: below 0 if a is older.
+func CompareVersions(a, b string) int {
 	x, y := versionParts(a), versionParts(b)
 	for i := range x {
 		if x[i] != y[i] {

@@ -248,6 +248,68 @@ func TestLoadErrors(t *testing.T) {
 	}
 }
 
+// TestConnectPort: the port of the first connect rule goes before the server's,
+// rules of a section replace those of its defaults, and count for their own kind
+// of check only.
+func TestConnectPort(t *testing.T) {
+	c := read(`defaults
+ option tcp-check
+ tcp-check connect port 81
+backend inherits
+ server s 127.0.0.1:80 check port 90
+backend replaces
+ tcp-check connect
+ tcp-check connect port 82
+ server s 127.0.0.1:80 check port 90
+backend other-kind
+ option httpchk
+ server s 127.0.0.1:80 check
+`, Options{})
+	for i, want := range []int{81, 90, 80} {
+		if got := c.Servers[i].CheckPort; got != want {
+			t.Errorf("%s: port %d, want %d", c.Servers[i].Backend, got, want)
+		}
+	}
+}
+
+// TestUnknownWordHidesNothing: the value of a word that nobody knows is no second
+// finding, and what follows it is read.
+func TestUnknownWordHidesNothing(t *testing.T) {
+	c := read("backend b\n server s 127.0.0.1:80 frob 12 inter 5s check\n", Options{})
+	if s := c.Servers[0]; !s.Check || s.Inter != 5*time.Second || len(c.Findings) != 1 {
+		t.Errorf("%+v %v", s, c.Findings)
+	}
+}
+
+// TestDefaultForm: `default option` puts an option back to off.
+func TestDefaultForm(t *testing.T) {
+	c := read("defaults\n option redispatch\nbackend a\n default option redispatch\nbackend b\n", Options{})
+	if c.Backend("a").Redispatch || !c.Backend("b").Redispatch || len(c.Findings) != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestBounds: what would take memory without end is refused by name.
+func TestBounds(t *testing.T) {
+	for text, want := range map[string]string{
+		"backend b\n server-template t 1-99999999 127.0.0.1:80\n":                                        "too-many-servers",
+		strings.Repeat("backend b\n", maxSections+1):                                                     "too-many-sections",
+		"global\n setenv A aaaaaaaaaaaaaaaa\n" + strings.Repeat(" setenv A \"$A$A$A$A\"\n", 12):          "line",
+		strings.Repeat("backend b\n frobnicate\n", maxFindings):                                          "too-many",
+		"defaults\nbackend b\n server s 127.0.0.1:80 check inter " + strings.Repeat("x", 300_000) + "\n": "value",
+	} {
+		c := read(text, Options{})
+		hit, size := false, 0
+		for _, f := range c.Findings {
+			hit = hit || f.ID == want
+			size += len(f.Why)
+		}
+		if !hit || len(c.Findings) > maxFindings+1 || size > maxFindings*(maxWhy+10) {
+			t.Errorf("%.40q: no %s among %d findings of %d bytes", text, want, len(c.Findings), size)
+		}
+	}
+}
+
 // TestServerWordsElsewhere: server-state-file, peers and rings hold no servers.
 func TestServerWordsElsewhere(t *testing.T) {
 	c := read(`global

@@ -221,7 +221,7 @@ func (c *condition) predicate(name string, args []string) (truth, error) {
 		if c.o.Version == "" {
 			return c.lacks("the version of HAProxy")
 		}
-		return truthOf((compareVersions(c.o.Version, args[0]) >= 0) == (name == "version_atleast")), nil
+		return truthOf((CompareVersions(c.o.Version, args[0]) >= 0) == (name == "version_atleast")), nil
 	case "openssl_version_atleast", "openssl_version_before":
 		kind, version, _ := strings.Cut(c.o.SSLLibrary, " ")
 		if kind != "OpenSSL" {

@@ -25,7 +25,7 @@ type Backend struct {
 	CheckType                    string
 	CheckMethod, CheckURI        string // of option httpchk; empty: OPTIONS, /
 	DisableOn404                 bool   // http-check disable-on-404
-	ConnectPort                  int    // of a tcp-check or http-check connect with a port
+	ConnectPort                  int    // of the first connect in the check rules, 0 without a port there
 	TimeoutCheck, TimeoutConnect time.Duration
 
 	Retries    int // 3 unless set
@@ -55,16 +55,6 @@ type Backend struct {
 // retry_on, persist, cookie, stick, force_persist, load_state.
 func (b Backend) Origin(name string) Origin { return b.origins.of(name) }
 
-// origins is where settings of a section come from.
-type origins map[string]Origin
-
-func (o origins) of(name string) Origin {
-	if at, ok := o[name]; ok {
-		return at
-	}
-	return Origin{Level: levelNames[builtIn]}
-}
-
 func builtInBackend() Backend {
 	return Backend{Mode: "tcp", CheckType: "tcp", Retries: 3, LoadState: "none"}
 }
@@ -76,22 +66,27 @@ type proxy struct {
 	def     Server
 	servers int // server lines so far
 	source  string
+	// ownRules: the section has check rules of its own, instead of those of
+	// its defaults. connects are the ports of their first connect, by keyword.
+	ownRules bool
+	connects map[string]int
 	// What servers have of their backend, where it comes from.
 	modeAt, typeAt, checkTimeoutAt, connectTimeoutAt, sourceAt mark
 }
 
-// says notes that the current line gives settings of the section.
-func (r *reader) says(names ...string) {
-	p := r.cur
-	at := r.at(p.kind).origin(r.c.Files)
-	for _, n := range names {
-		p.origins[n] = at
-	}
+// says notes that the current line gives a setting of the section.
+func (r *reader) says(name string) {
+	r.cur.origins[name] = r.at(r.cur.kind).origin(r.c.Files)
 }
 
 // startProxy begins a section that inherits (cfgparse-listen.c): of the defaults
 // it names, else of the last; a defaults section only of the one it names.
 func (r *reader) startProxy(words []string) {
+	if r.sections++; r.sections > maxSections {
+		r.foreign = true
+		r.refuse("too-many-sections", fmt.Sprintf("more than %d sections are not read.", maxSections), "Split the configuration.")
+		return
+	}
 	name, rest := "", words[1:]
 	if len(rest) > 0 && !(words[0] == "defaults" && rest[0] == "from" && len(rest) == 2) {
 		name, rest = rest[0], rest[1:]
@@ -114,7 +109,7 @@ func (r *reader) startProxy(words []string) {
 	}
 	p := &proxy{}
 	*p = *from
-	p.Name, p.Kind, p.kind, p.servers, p.LateDefault = name, words[0], builtIn, 0, 0
+	p.Name, p.Kind, p.kind, p.servers, p.LateDefault, p.ownRules = name, words[0], builtIn, 0, 0, false
 	if p.origins = maps.Clone(from.origins); p.origins == nil {
 		p.origins = make(origins)
 	}
@@ -123,8 +118,10 @@ func (r *reader) startProxy(words []string) {
 	switch words[0] {
 	case "defaults":
 		p.kind, r.last = inDefaults, p
-		if name != "" {
-			r.named = append(r.named, p)
+		if _, ok := r.named[name]; ok {
+			r.ambiguous[name] = true
+		} else if name != "" {
+			r.named[name] = p
 		}
 		return
 	case "backend":
@@ -147,30 +144,10 @@ func (r *reader) startProxy(words []string) {
 // defaults finds a defaults section by name; with several of a name HAProxy
 // refuses the file.
 func (r *reader) defaults(name string) *proxy {
-	var found *proxy
-	for _, p := range r.named {
-		if p.Name != name {
-			continue
-		}
-		if found != nil {
-			r.refuse("defaults-ambiguous", fmt.Sprintf("several defaults sections have the name %q.", name), "Give each its own name.")
-			break
-		}
-		found = p
+	if r.ambiguous[name] {
+		r.refuse("defaults-ambiguous", fmt.Sprintf("several defaults sections have the name %q.", name), "Give each its own name.")
 	}
-	return found
-}
-
-func badName(name string) string {
-	if name == "" {
-		return "no character"
-	}
-	for i := 0; i < len(name); i++ {
-		if c := name[i]; !isNameByte(c) && c != '.' && c != ':' && c != '-' {
-			return fmt.Sprintf("the character %q", c)
-		}
-	}
-	return ""
+	return r.named[name]
 }
 
 // lineParser is one of config-parser's parsers, used for one line.
@@ -325,21 +302,39 @@ func (r *reader) option(words []string, negated bool) {
 // checkRule keeps of http-check and tcp-check what decides about a drain.
 func (r *reader) checkRule(words []string) {
 	p := r.cur
-	if len(words) < 2 {
+	if len(words) < 2 || words[1] == "send-state" {
 		return
 	}
-	switch {
-	case words[1] == "disable-on-404":
+	if words[1] == "disable-on-404" {
 		p.DisableOn404 = true
 		r.says("disable_on_404")
-	case words[1] == "connect":
-		for i := 2; i+1 < len(words); i++ {
-			if words[i] == "port" {
-				p.ConnectPort = atoi(words[i+1])
-				r.says("connect_port")
-			}
+		return
+	}
+	if !p.ownRules {
+		p.ownRules, p.connects = true, make(map[string]int)
+	}
+	if _, ok := p.connects[words[0]]; ok || words[1] != "connect" {
+		return
+	}
+	p.connects[words[0]] = 0
+	for i := 2; i+1 < len(words); i++ {
+		if words[i] == "port" {
+			p.connects[words[0]] = atoi(words[i+1])
+			r.says("connect_port")
 		}
 	}
+}
+
+// connectPort is the port that the check rules name, which goes before that of
+// the server line (tcpcheck.c tcpcheck_eval_connect); 0 for none.
+func (p *proxy) connectPort() int {
+	switch p.CheckType {
+	case "httpchk":
+		return p.connects["http-check"]
+	case "tcp-check":
+		return p.connects["tcp-check"]
+	}
+	return 0
 }
 
 // stats reads the stats lines of the global section.

@@ -19,6 +19,7 @@ type Text struct {
 func Read(texts []Text, o Options) *Config {
 	r := &reader{
 		o: o, env: make(map[string]string, len(o.Env)), c: &Config{},
+		named: make(map[string]*proxy), ambiguous: make(map[string]bool),
 		last: &proxy{kind: inDefaults, def: newDefaultServer(), Backend: builtInBackend()},
 	}
 	for k, v := range o.Env {
@@ -57,12 +58,14 @@ type reader struct {
 	indented  bool
 	conds     []branch
 	proxies   []*proxy
-	named     []*proxy // the defaults sections that have a name
-	last      *proxy   // the last defaults section
-	cur       *proxy   // the section that is being read, nil in others
-	unixBase  string   // unix-bind prefix
-	expansion int      // bytes that expansion has added
-	envSize   int      // bytes that setenv holds
+	sections  int               // of the kinds that proxies has, and defaults
+	named     map[string]*proxy // the first defaults section of each name
+	ambiguous map[string]bool   // names that several defaults sections have
+	last      *proxy            // the last defaults section
+	cur       *proxy            // the section that is being read, nil in others
+	unixBase  string            // unix-bind prefix
+	expansion int               // bytes that expansion has added
+	envSize   int               // bytes that setenv holds
 }
 
 // text reads one file (cfgparse.c readcfgfile).
@@ -146,7 +149,7 @@ func (r *reader) emptyWord(n int) {
 		Why: fmt.Sprintf("word %d is an empty string (an unset variable?), and HAProxy drops what follows it on the line.", n),
 		Fix: "Remove the empty word, or give the variable a default: \"${NAME-default}\".",
 	}
-	if r.o.Version != "" && compareVersions(r.o.Version, "3.3") >= 0 {
+	if r.o.Version != "" && CompareVersions(r.o.Version, "3.3") >= 0 {
 		f.Severity, f.Refused = Error, true
 		f.Why = fmt.Sprintf("word %d is an empty string (an unset variable?), which HAProxy 3.3 and later refuse.", n)
 	}
@@ -155,8 +158,9 @@ func (r *reader) emptyWord(n int) {
 
 // statement handles a line with words, outside of what .if masks.
 func (r *reader) statement(words []string, indented bool) {
-	negated := words[0] == "no"
-	if (negated || words[0] == "default") && len(words) > 1 {
+	// `default` puts back what an option is without the line: off, for all here.
+	negated := len(words) > 1 && (words[0] == "no" || words[0] == "default")
+	if negated {
 		words = words[1:]
 		switch words[0] {
 		case "option", "log", "busy-polling", "set-dumpable", "strict-limits", "insecure-fork-wanted",
@@ -257,7 +261,7 @@ func (r *reader) global(words []string, indented bool) {
 	case "nbproc":
 		g.Nbproc = atoi(value)
 		r.globalSays("nbproc")
-		if r.o.Version != "" && compareVersions(r.o.Version, "2.5") >= 0 {
+		if r.o.Version != "" && CompareVersions(r.o.Version, "2.5") >= 0 {
 			r.refuse("nbproc", "HAProxy 2.5 and later refuse nbproc.", "Remove the line and use nbthread.")
 		}
 	case "unix-bind":
@@ -324,6 +328,9 @@ func (r *reader) problem(f Finding) {
 func (r *reader) note(f Finding) {
 	if r.cur != nil && f.Backend == "" && r.cur.kind != inDefaults {
 		f.Backend = r.cur.Name
+	}
+	if len(f.Why) > maxWhy {
+		f.Why = f.Why[:maxWhy] + "…"
 	}
 	switch n := len(r.c.Findings); {
 	case n < maxFindings:

@@ -11,6 +11,10 @@ import (
 // this line.
 func (r *reader) serverLine(words []string) {
 	p := r.cur
+	if p.kind == builtIn || p.kind == inDefaults && words[0] != "default-server" {
+		r.refuse("server-place", words[0]+" is not allowed in a "+p.Kind+" section.", "Put it into a backend.")
+		return
+	}
 	if words[0] == "default-server" {
 		if p.servers > 0 && p.LateDefault == 0 {
 			p.LateDefault = r.line
@@ -20,10 +24,6 @@ func (r *reader) serverLine(words []string) {
 			l = inDefaults
 		}
 		r.apply(&p.def, words[1:], l)
-		return
-	}
-	if p.kind == inDefaults || p.kind == builtIn {
-		r.refuse("server-place", words[0]+" is not allowed in a "+p.Kind+" section.", "Put it into a backend.")
 		return
 	}
 	low, high, rest, ok := r.serverHead(words)
@@ -105,16 +105,21 @@ func templateRange(s string) (low, high int) {
 // here are stepped over, so that none is read as a keyword.
 func (r *reader) apply(s *Server, words []string, l level) {
 	set := setter{Server: s, env: r.env, at: r.at(l)}
+	unknown := false
 	for i := 0; i < len(words); {
 		name := words[i]
 		base, _, _ := strings.Cut(name, "(") // srv_find_kw takes what is before it: set-proxy-v2-tlv-fmt(0xE1)
 		k, known := serverKeywords[base]
-		if !known {
+		if !known && unknown {
+			i++ // the value of the one before, or more that nobody knows
+			continue
+		}
+		if unknown = !known; unknown {
 			r.warn("unknown-keyword", fmt.Sprintf("no HAProxy up to 3.4 has %q on a %s line; the rest of the line was read.", name, lineName(l)), "Correct the word.")
 			i++
 			continue
 		}
-		if k.since != "" && r.o.Version != "" && compareVersions(r.o.Version, k.since) < 0 {
+		if k.since != "" && r.o.Version != "" && CompareVersions(r.o.Version, k.since) < 0 {
 			r.refuse("newer-keyword", fmt.Sprintf("%s came with HAProxy %s; this one is %s.", name, k.since, r.o.Version), "Remove it, or upgrade.")
 		}
 		if i+k.args >= len(words) {
@@ -185,6 +190,7 @@ func (r *reader) settle() {
 	r.c.byName = make(map[string]int, len(r.proxies))
 	r.c.Backends = make([]Backend, len(r.proxies))
 	for i, p := range r.proxies {
+		p.ConnectPort = p.connectPort()
 		r.c.Backends[i] = p.Backend
 		if first, ok := r.c.byName[p.Name]; ok {
 			r.settled(&r.c.Backends[i], nil, "duplicate-backend", fmt.Sprintf("%s %s has the name of the one at %s:%d.", p.Kind, p.Name,
@@ -265,23 +271,18 @@ func (r *reader) effective(s *Server, p *proxy) {
 // effectiveCheck is the type and the port of the check (tcpcheck.c
 // srv_check_healthcheck_port; init_srv_check for what has none).
 func (r *reader) effectiveCheck(s *Server, p *proxy) {
-	s.Type, s.marks[kType] = p.CheckType, mark{}
-	if p.typeAt.level != builtIn {
-		s.marks[kType] = p.typeAt
+	if s.Type = "healthcheck"; s.healthcheck == "" {
+		s.Type, s.marks[kType] = p.CheckType, p.typeAt
 	}
-	if s.healthcheck != "" {
-		s.Type = "healthcheck"
-	}
-	switch {
+	switch connect := p.connectPort(); {
+	case connect > 0:
+		s.CheckPort = connect
 	case s.checkPort > 0:
 		s.CheckPort = s.checkPort
 	case s.checkAddrPort > 0:
 		s.CheckPort, s.marks[kCheckPort] = s.checkAddrPort, s.marks[kCheckAddr]
 	case !s.MapPorts:
 		s.CheckPort, s.marks[kCheckPort] = s.Port, s.marks[kSport]
-	}
-	if p.ConnectPort > 0 && s.checkPort == 0 && (s.Type == "httpchk" || s.Type == "tcp-check") {
-		s.CheckPort = p.ConnectPort
 	}
 	if s.CheckPort == 0 && s.MapPorts {
 		r.settled(nil, s, "no-check-port", "server "+s.Name+" has neither a port of its own nor a check port.", "Write ADDRESS:PORT, or port PORT for the check.")

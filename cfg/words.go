@@ -144,6 +144,20 @@ func isNameByte(c byte) bool {
 	return c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
 
+// badName is what a name of a section or server must not have, "" if it is good
+// (tools.c invalid_char).
+func badName(name string) string {
+	if name == "" {
+		return "no character"
+	}
+	for i := 0; i < len(name); i++ {
+		if c := name[i]; !isNameByte(c) && c != '.' && c != ':' && c != '-' {
+			return fmt.Sprintf("the character %q", c)
+		}
+	}
+	return ""
+}
+
 // variable expands what a dollar begins, and says how many bytes it took.
 func (s *splitter) variable(in string) (n int, problem string) {
 	n = 1
