@@ -45,11 +45,15 @@ func TestCanonical(t *testing.T) {
 		t.Errorf("%v, %d servers, findings %v", err, len(c.Servers), c.Findings)
 	}
 	s := c.Servers[0]
-	got := []any{s.Backend, s.Name, s.Addr, s.Port, s.Type, s.CheckPort, s.Inter, s.FastInter, s.Rise, s.Fall, s.OnMarkedDown,
-		s.AgentAddr, s.AgentPort, s.AgentInter, s.TimeoutCheck, s.TimeoutConnect, s.Mode, s.Window()}
-	want := []any{"istio-http-backend", "master1", "203.0.113.212", 30080, "httpchk", 30180, 2 * time.Second, 2 * time.Second, 2, 2,
+	got := []any{
+		s.Backend, s.Name, s.Addr, s.Port, s.Type, s.CheckPort, s.Inter, s.FastInter, s.Rise, s.Fall, s.OnMarkedDown,
+		s.AgentAddr, s.AgentPort, s.AgentInter, s.TimeoutCheck, s.TimeoutConnect, s.Mode, s.Window(),
+	}
+	want := []any{
+		"istio-http-backend", "master1", "203.0.113.212", 30080, "httpchk", 30180, 2 * time.Second, 2 * time.Second, 2, 2,
 		"shutdown-sessions", "203.0.113.212", 30180, 500 * time.Millisecond, 2 * time.Second, 5 * time.Second, "http",
-		Window{Best: 2 * time.Second, Mean: 3 * time.Second, Worst: 4 * time.Second}}
+		Window{Best: 2 * time.Second, Mean: 3 * time.Second, Worst: 4 * time.Second},
+	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -347,8 +351,11 @@ func TestSockets(t *testing.T) {
  stats maxconn 20
 `, Options{})
 	want := []AdminSocket{
-		{"unix", "/jail/run/a.sock", "admin", true, "x.cfg", 3}, {"unix", "/jail/run/b.sock", "operator", false, "x.cfg", 4},
-		{"tcp", "127.0.0.1:9999", "user", false, "x.cfg", 5}, {"abns", "c", "operator", false, "x.cfg", 6}, {"tcp", "[::1]:9998", "admin", false, "x.cfg", 7},
+		{"unix", "/jail/run/a.sock", "admin", true, "x.cfg", 3},
+		{"unix", "/jail/run/b.sock", "operator", false, "x.cfg", 4},
+		{"tcp", "127.0.0.1:9999", "user", false, "x.cfg", 5},
+		{"abns", "c", "operator", false, "x.cfg", 6},
+		{"tcp", "[::1]:9998", "admin", false, "x.cfg", 7},
 	}
 	if d := cmp.Diff(want, c.Sockets); d != "" || c.Global.StatsMaxconn != 20 {
 		t.Error(d, c.Global.StatsMaxconn)

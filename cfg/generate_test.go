@@ -95,11 +95,15 @@ func (g *generator) globals() {
 // conditional writes lines under an .if whose branches hold what no version
 // would take where they are false.
 func (g *generator) conditional(body func()) {
-	truths := []string{"defined(OUTER)", "version_atleast(2.4)", "!defined(NOPE)", "feature(OPENSSL)", "1",
+	truths := []string{
+		"defined(OUTER)", "version_atleast(2.4)", "!defined(NOPE)", "feature(OPENSSL)", "1",
 		"streq(a,a) && !streq(a,b)", `strneq("$OUTER","")`, "(0 || (1 && !0))", "!version_before(2.0-dev3)",
-		"version_before(9.9)", "openssl_version_atleast(1.0.2)", "ssllib_name_startswith(Open)", "! ! 1", "defined( OUTER)||1"}
-	lies := []string{"defined(NOPE)", "0", "version_before(2.4)", "feature(NO_SUCH_THING)", "!defined(OUTER) || 0",
-		"streq(\"$OUTER\",x)", "version_atleast(9.0) && 1", "", "openssl_version_before(1.0.2)", "feature(OPENSS)"}
+		"version_before(9.9)", "openssl_version_atleast(1.0.2)", "ssllib_name_startswith(Open)", "! ! 1", "defined( OUTER)||1",
+	}
+	lies := []string{
+		"defined(NOPE)", "0", "version_before(2.4)", "feature(NO_SUCH_THING)", "!defined(OUTER) || 0",
+		"streq(\"$OUTER\",x)", "version_atleast(9.0) && 1", "", "openssl_version_before(1.0.2)", "feature(OPENSS)",
+	}
 	junk := func() {
 		g.line("  %s", g.one("frobnicate x", "server zz 127.0.0.1:80 frob", "backend nothing", ".notice"))
 	}

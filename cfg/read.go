@@ -336,8 +336,10 @@ func (r *reader) note(f Finding) {
 	case n < maxFindings:
 		r.c.Findings = append(r.c.Findings, f)
 	case n == maxFindings:
-		r.c.Findings = append(r.c.Findings, Finding{ID: "too-many", Severity: Error, File: f.File, Line: f.Line,
-			Why: fmt.Sprintf("more than %d findings; the rest is not listed.", maxFindings), Fix: "Begin with the first."})
+		r.c.Findings = append(r.c.Findings, Finding{
+			ID: "too-many", Severity: Error, File: f.File, Line: f.Line,
+			Why: fmt.Sprintf("more than %d findings; the rest is not listed.", maxFindings), Fix: "Begin with the first.",
+		})
 	}
 }
 

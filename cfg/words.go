@@ -275,11 +275,28 @@ var prefixes = []struct {
 	text string
 	ip   bool
 }{
-	{"ipv4@", true}, {"ipv6@", true}, {"ip@", true}, {"tcp4@", true}, {"tcp6@", true},
-	{"tcp@", true}, {"mptcp4@", true}, {"mptcp6@", true}, {"mptcp@", true},
-	{"udp4@", true}, {"udp6@", true}, {"udp@", true},
-	{"quic4@", true}, {"quic6@", true}, {"unix@", false}, {"uxst@", false}, {"uxdg@", false},
-	{"abns@", false}, {"abnsz@", false}, {"fd@", false}, {"sockpair@", false}, {"rhttp@", false},
+	{"ipv4@", true},
+	{"ipv6@", true},
+	{"ip@", true},
+	{"tcp4@", true},
+	{"tcp6@", true},
+	{"tcp@", true},
+	{"mptcp4@", true},
+	{"mptcp6@", true},
+	{"mptcp@", true},
+	{"udp4@", true},
+	{"udp6@", true},
+	{"udp@", true},
+	{"quic4@", true},
+	{"quic6@", true},
+	{"unix@", false},
+	{"uxst@", false},
+	{"uxdg@", false},
+	{"abns@", false},
+	{"abnsz@", false},
+	{"fd@", false},
+	{"sockpair@", false},
+	{"rhttp@", false},
 }
 
 func parseAddress(text string, env map[string]string) address {

@@ -180,8 +180,8 @@ func explainCommand() *ucli.Command {
 	return &ucli.Command{
 		Name: "explain", Usage: "the effective settings of every server, and which line gave them",
 		ArgsUsage: "[BACKEND/SERVER | BACKEND | SERVER | ADDR:PORT]...",
-		Description: "Times are in milliseconds in JSON. WINDOW is how long a failing check takes to mark a\n" +
-			"server DOWN: best/mean/worst for a check that is answered at once.",
+		Description: "WINDOW is how long a failing check takes to mark a server DOWN: best/mean/worst for a\n" +
+			"check that is answered at once. SILENT is the worst where checks are not answered at all.",
 		OnUsageError: cli.UsageError,
 		Flags:        r.flags(),
 		Action: func(c *ucli.Context) error {
@@ -239,7 +239,7 @@ func pick(config *cfg.Config, targets []string) ([]cfg.Server, error) {
 
 func explainTable(w io.Writer, servers []cfg.Server) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "SERVER\tADDRESS\tCHECK\tINTER/FAST/DOWN\tRISE/FALL\tWINDOW\tAGENT\tON-DOWN\tLINE")
+	fmt.Fprintln(t, "SERVER\tADDRESS\tCHECK\tINTER/FAST/DOWN\tRISE/FALL\tWINDOW\tSILENT\tAGENT\tON-DOWN\tLINE")
 	for _, s := range servers {
 		check, agent, down := "-", "-", "-"
 		if s.Check {
@@ -247,13 +247,14 @@ func explainTable(w io.Writer, servers []cfg.Server) error {
 		} else if s.TrackRoot != "" {
 			check = "track " + s.TrackRoot
 		}
-		timing, counts, window := "-", "-", "-"
+		timing, counts, window, silent := "-", "-", "-", "-"
 		if check != "-" {
 			timing = fmt.Sprintf("%s/%s/%s", cfg.Short(s.Inter), cfg.Short(s.FastInter), cfg.Short(s.DownInter))
 			counts = fmt.Sprintf("%d/%d", s.Rise, s.Fall)
 		}
 		if win := s.Window(); win.Mean > 0 {
 			window = fmt.Sprintf("%s/%s/%s", cfg.Short(win.Best), cfg.Short(win.Mean), cfg.Short(win.Worst))
+			silent = cfg.Short(s.WindowAt(s.CheckLimit()).Worst)
 		}
 		if s.Agent {
 			agent = hostPort(s.AgentAddr, s.AgentPort) + " every " + cfg.Short(s.AgentInter)
@@ -261,7 +262,7 @@ func explainTable(w io.Writer, servers []cfg.Server) error {
 		if s.OnMarkedDown != "" {
 			down = s.OnMarkedDown
 		}
-		fmt.Fprintf(t, "%s/%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s:%d\n", s.Backend, s.Name, hostPort(s.Addr, s.Port), check, timing, counts, window, agent, down, s.File, s.Line)
+		fmt.Fprintf(t, "%s/%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s:%d\n", s.Backend, s.Name, hostPort(s.Addr, s.Port), check, timing, counts, window, silent, agent, down, s.File, s.Line)
 	}
 	return t.Flush()
 }

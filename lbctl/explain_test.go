@@ -118,10 +118,10 @@ func TestExplainTargets(t *testing.T) {
 func TestExplainTable(t *testing.T) {
 	file := write(t, "x.cfg", strings.Replace(explainCfg, "${HOST}", "127.0.0.9", 1)+" frob\n")
 	code, out, errs := command(t, "explain", "-f", file)
-	want := `SERVER    ADDRESS       CHECK                 INTER/FAST/DOWN  RISE/FALL  WINDOW      AGENT                  ON-DOWN            LINE
-web/s1    127.0.0.1:80  httpchk 127.0.0.1:81  1s/1s/1s         2/2        1s/1.5s/2s  127.0.0.1:82 every 2s  shutdown-sessions  FILE:7
-web/s2    127.0.0.2     -                     -                -          -           -                      -                  FILE:8
-other/s1  127.0.0.9:80  track web/s1          1s/1s/1s         2/2        1s/1.5s/2s  -                      -                  FILE:10
+	want := `SERVER    ADDRESS       CHECK                 INTER/FAST/DOWN  RISE/FALL  WINDOW      SILENT  AGENT                  ON-DOWN            LINE
+web/s1    127.0.0.1:80  httpchk 127.0.0.1:81  1s/1s/1s         2/2        1s/1.5s/2s  4s      127.0.0.1:82 every 2s  shutdown-sessions  FILE:7
+web/s2    127.0.0.2     -                     -                -          -           -       -                      -                  FILE:8
+other/s1  127.0.0.9:80  track web/s1          1s/1s/1s         2/2        1s/1.5s/2s  4s      -                      -                  FILE:10
 `
 	if d := cmp.Diff(want, strings.ReplaceAll(out, file, "FILE")); d != "" || code != 0 {
 		t.Errorf("exit %d\n%s", code, d)
