@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,6 +32,11 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	// These tests wait, they do not compute: many fit on few cores.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
 	code := m.Run()
 	if buildDir != "" {
 		os.RemoveAll(buildDir)
@@ -98,10 +104,10 @@ func runs(t *testing.T, args ...string) ([]summary, string) {
 	cmd, text := command(t.Context(), t, out, args...)
 	if err := cmd.Run(); err != nil {
 		t.Errorf("scenarios %s: %v\n%s", strings.Join(args, " "), err, text)
-		keep(t, out)
 	}
 	b, err := os.ReadFile(filepath.Join(out, "latest/all.json"))
 	if err != nil {
+		explain(t, filepath.Join(out, "latest/*"))
 		t.Fatal(err)
 	}
 	var sums []summary
@@ -109,19 +115,21 @@ func runs(t *testing.T, args ...string) ([]summary, string) {
 		t.Fatal(err)
 	}
 	for _, s := range sums {
-		if !s.Valid {
-			t.Errorf("%s-%s: invalid: %v", s.Scenario, s.Mode, s.InvalidWhy)
+		dir := filepath.Join(out, "latest", s.Scenario+"-"+s.Mode)
+		if len(s.InvalidWhy)+len(s.Failures) > 0 || !s.Valid {
+			t.Errorf("%s-%s: invalid %v, failures %v", s.Scenario, s.Mode, s.InvalidWhy, s.Failures)
+			explain(t, dir)
 		}
-		checkFiles(t, filepath.Join(out, "latest", s.Scenario+"-"+s.Mode))
+		checkFiles(t, dir)
 	}
 	return sums, text.String()
 }
 
-// keep shows the logs that explain a failure; the directory goes with the test.
-func keep(t *testing.T, out string) {
+// explain shows the logs of a run that failed; the directory goes with the test.
+func explain(t *testing.T, dir string) {
 	t.Helper()
 	for _, name := range []string{"run.log", "load.out", "hook.log", "hc.log", "lbctl.log"} {
-		files, _ := filepath.Glob(filepath.Join(out, "latest/*", name))
+		files, _ := filepath.Glob(filepath.Join(dir, name))
 		for _, f := range files {
 			if b, err := os.ReadFile(f); err == nil {
 				t.Logf("%s:\n%s", f, b[max(0, len(b)-6000):])
@@ -238,7 +246,11 @@ func TestS2(t *testing.T) {
 		t.Errorf("current: truth %+v", s.Truth)
 	}
 	checkWhole(t, find(t, sums, "S2", "coordinated"))
-	sums, _ = runs(t, "run", "S2", "--idle", "--mode", "coordinated")
+}
+
+func TestIdle(t *testing.T) {
+	t.Parallel()
+	sums, _ := runs(t, "run", "S2", "--idle", "--mode", "coordinated")
 	s := find(t, sums, "S2-idle", "coordinated")
 	checkWhole(t, s)
 	if s.OverheadMS == nil || s.OverheadMS.N != 2 {
@@ -247,22 +259,25 @@ func TestS2(t *testing.T) {
 }
 
 func TestFaults(t *testing.T) {
-	t.Parallel()
-	var ids []string
-	for _, f := range faults() {
-		ids = append(ids, f.ID)
-	}
-	sums, _ := runs(t, append([]string{"run"}, ids...)...)
-	for _, f := range faults() {
-		s := find(t, sums, f.ID, "coordinated")
-		checkWhole(t, s)
-		if !slices.Equal(s.Hooks, []int{f.hook}) {
-			t.Errorf("%s: hook exit codes %v, want %d", f.Name, s.Hooks, f.hook)
-		}
-	}
-	slow := find(t, sums, "F8", "coordinated")
-	if e := slow.Entries[0]; e.Bytes != slowBytes || !e.Whole {
-		t.Errorf("slow reader: %d bytes, whole %v", e.Bytes, e.Whole)
+	for group := range slices.Chunk(faults(), 3) {
+		t.Run(group[0].Name, func(t *testing.T) {
+			t.Parallel()
+			args := []string{"run"}
+			for _, f := range group {
+				args = append(args, f.ID)
+			}
+			sums, _ := runs(t, args...)
+			for _, f := range group {
+				s := find(t, sums, f.ID, "coordinated")
+				checkWhole(t, s)
+				if !slices.Equal(s.Hooks, []int{f.hook}) {
+					t.Errorf("%s: hook exit codes %v, want %d", f.Name, s.Hooks, f.hook)
+				}
+				if f.slow && (s.Entries[0].Bytes != slowBytes || !s.Entries[0].Whole) {
+					t.Errorf("%s: %d bytes, whole %v", f.Name, s.Entries[0].Bytes, s.Entries[0].Whole)
+				}
+			}
+		})
 	}
 }
 
