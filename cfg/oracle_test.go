@@ -143,7 +143,9 @@ func compareLive(t *testing.T, bin, dir string, files []string, o Options) int {
 	t.Helper()
 	socket := filepath.Join(dir, "s"+strconv.Itoa(len(files))+filepath.Base(files[0]))
 	base := socket + "-base.cfg"
-	if err := os.WriteFile(base, []byte("global\n stats socket "+socket+" level admin\n"), 0o600); err != nil {
+	text := "global\n unix-bind prefix /nowhere/\n stats socket " + socket + " level admin\n stats socket unix@" + socket + ".2 mode 600\n" +
+		" stats socket " + socket + ".3 expose-fd listeners level user\n"
+	if err := os.WriteFile(base, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	files = append([]string{base}, files...)
@@ -151,7 +153,12 @@ func compareLive(t *testing.T, bin, dir string, files []string, o Options) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stat, state := runHAProxy(t, bin, socket, files)
+	stat, state, sockets := runHAProxy(t, bin, socket, files)
+	for _, s := range c.Sockets {
+		if line := s.Address + " " + s.Level; !strings.Contains(sockets, line) {
+			t.Errorf("%s:%d: HAProxy has no socket %q\n%s", s.File, s.Line, line, sockets)
+		}
+	}
 	seen := 0
 	for _, s := range c.Servers {
 		if c.Backend(s.Backend).Disabled {
@@ -220,7 +227,7 @@ func liveDifferences(s Server, stat, state map[string]string) (bad []string) {
 }
 
 // runHAProxy starts HAProxy, asks it, and ends it.
-func runHAProxy(t *testing.T, bin, socket string, files []string) (stat, state map[string]map[string]string) {
+func runHAProxy(t *testing.T, bin, socket string, files []string) (stat, state map[string]map[string]string, sockets string) {
 	t.Helper()
 	args := []string{"-db"}
 	for _, f := range files {
@@ -240,7 +247,7 @@ func runHAProxy(t *testing.T, bin, socket string, files []string) (stat, state m
 	go func() { _ = cmd.Wait(); close(ended) }()
 	defer func() { cancel(); <-ended }()
 	var reply string
-	for err := error(io.EOF); err != nil; reply, err = ask(socket, "show stat -1 4 -1;show servers state") {
+	for err := error(io.EOF); err != nil; reply, err = ask(socket, "show stat -1 4 -1;show servers state;show cli sockets") {
 		select {
 		case <-ended:
 			t.Fatalf("HAProxy ended: %s", log.String())
@@ -249,8 +256,9 @@ func runHAProxy(t *testing.T, bin, socket string, files []string) (stat, state m
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	statText, stateText, _ := strings.Cut(reply, "\n\n")
-	return parseStat(t, statText), parseState(t, stateText)
+	statText, rest, _ := strings.Cut(reply, "\n\n")
+	stateText, sockets, _ := strings.Cut(rest, "\n\n")
+	return parseStat(t, statText), parseState(t, stateText), sockets
 }
 
 func ask(socket, command string) (string, error) {

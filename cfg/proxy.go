@@ -361,6 +361,7 @@ func (r *reader) stats(words []string) {
 	}
 }
 
+// adminSocket: unix-bind prefix does not reach it (cfgparse.c str2listener).
 func (r *reader) adminSocket(a address, bind []params.BindOption) AdminSocket {
 	s := AdminSocket{Network: a.network, Address: a.host, Level: "operator", File: r.c.Files[r.file], Line: r.line}
 	switch a.network {
@@ -374,9 +375,6 @@ func (r *reader) adminSocket(a address, bind []params.BindOption) AdminSocket {
 	}
 	if i := strings.IndexByte(s.Address, '@'); i > 0 && a.network != "ip" {
 		s.Address = s.Address[i+1:]
-	}
-	if s.Network == "unix" {
-		s.Address = r.unixBase + s.Address
 	}
 	for _, option := range bind {
 		switch o := option.(type) {

@@ -3,6 +3,7 @@ package cfg
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"math"
 	"path"
 	"slices"
@@ -22,9 +23,8 @@ func Read(texts []Text, o Options) *Config {
 		named: make(map[string]*proxy), ambiguous: make(map[string]bool),
 		last: &proxy{kind: inDefaults, def: newDefaultServer(), Backend: builtInBackend()},
 	}
-	for k, v := range o.Env {
-		r.env[k] = v
-	}
+	maps.Copy(r.env, o.Env)
+	r.ownVariables()
 	r.split.env = r.env
 	r.c.Global = Global{StatsMaxconn: 10, Nbproc: 1, origins: make(origins)}
 	for _, t := range texts {
@@ -39,6 +39,19 @@ func Read(texts []Text, o Options) *Config {
 	}
 	r.settle()
 	return r.c
+}
+
+// ownVariables are those of which HAProxy 2.8 and later tells its own files what
+// it is (haproxy.c).
+func (r *reader) ownVariables() {
+	if r.o.Version == "" || CompareVersions(r.o.Version, "2.8") < 0 {
+		return
+	}
+	p := versionParts(r.o.Version)
+	r.env["HAPROXY_BRANCH"] = fmt.Sprintf("%d.%d", p[0], p[1])
+	if _, ok := r.env["HAPROXY_STARTUP_VERSION"]; !ok {
+		r.env["HAPROXY_STARTUP_VERSION"] = r.o.Version
+	}
 }
 
 // reader is the state between two lines. What HAProxy keeps in globals and in
@@ -63,7 +76,6 @@ type reader struct {
 	ambiguous map[string]bool   // names that several defaults sections have
 	last      *proxy            // the last defaults section
 	cur       *proxy            // the section that is being read, nil in others
-	unixBase  string            // unix-bind prefix
 	expansion int               // bytes that expansion has added
 	envSize   int               // bytes that setenv holds
 }
@@ -263,12 +275,6 @@ func (r *reader) global(words []string, indented bool) {
 		r.globalSays("nbproc")
 		if r.o.Version != "" && CompareVersions(r.o.Version, "2.5") >= 0 {
 			r.refuse("nbproc", "HAProxy 2.5 and later refuse nbproc.", "Remove the line and use nbthread.")
-		}
-	case "unix-bind":
-		for i := 1; i+1 < len(words); i += 2 {
-			if words[i] == "prefix" && r.unixBase == "" {
-				r.unixBase = words[i+1]
-			}
 		}
 	default:
 		if !globalKeywords[w] && !strings.HasPrefix(w, "tune.") {

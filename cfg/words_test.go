@@ -124,6 +124,16 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+// TestOwnVariables: what HAProxy sets before it reads.
+func TestOwnVariables(t *testing.T) {
+	text := "backend b\n.if streq(\"$HAPROXY_BRANCH\",3.2)\n server \"s-${HAPROXY_STARTUP_VERSION}\" 127.0.0.1:80\n.endif\n"
+	for version, want := range map[string]int{"3.2.26-1": 1, "3.0.11": 0, "2.6.12": 0, "": 0} {
+		if c := read(text, Options{Version: version}); len(c.Servers) != want || len(c.Findings) != 0 {
+			t.Errorf("%q: %d servers, want %d; %v", version, len(c.Servers), want, c.Findings)
+		}
+	}
+}
+
 // TestUndecided: nothing is guessed of what the options do not say.
 func TestUndecided(t *testing.T) {
 	text := "backend b\n.if feature(X)\n server a 127.0.0.1:1\n.elif 1\n server b 127.0.0.1:1\n.else\n server c 127.0.0.1:1\n.endif\n server d 127.0.0.1:1\n"

@@ -258,6 +258,9 @@ func explainTable(w io.Writer, servers []cfg.Server) error {
 		}
 		if s.Agent {
 			agent = hostPort(s.AgentAddr, s.AgentPort) + " every " + cfg.Short(s.AgentInter)
+			if s.AgentSend != "" {
+				agent += " sends " + strconv.Quote(s.AgentSend)
+			}
 		}
 		if s.OnMarkedDown != "" {
 			down = s.OnMarkedDown
