@@ -55,7 +55,7 @@ func host() string {
 
 // proc is a running program with its JSON log.
 type proc struct {
-	t    *testing.T
+	t    testing.TB
 	cmd  *exec.Cmd
 	mu   sync.Mutex
 	cond *sync.Cond
@@ -65,7 +65,7 @@ type proc struct {
 	code int
 }
 
-func launch(t *testing.T, env []string, args ...string) *proc {
+func launch(t testing.TB, env []string, args ...string) *proc {
 	t.Helper()
 	p := &proc{t: t, cmd: exec.Command(args[0], args[1:]...), done: make(chan struct{})}
 	p.cond = sync.NewCond(&p.mu)
@@ -166,7 +166,7 @@ func (p *proc) signal(s syscall.Signal) {
 	}
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); {
 		if time.Now().After(end) {
@@ -183,12 +183,12 @@ type pod struct {
 }
 
 // serve starts an agent; by default it learns nothing and nothing is in flight.
-func serveAgent(t *testing.T, args ...string) *pod {
+func serveAgent(t testing.TB, args ...string) *pod {
 	t.Helper()
 	return serveOn(t, host(), nil, args...)
 }
 
-func serveOn(t *testing.T, h string, env []string, args ...string) *pod {
+func serveOn(t testing.TB, h string, env []string, args ...string) *pod {
 	t.Helper()
 	all := append([]string{binary, "serve", "--listen", h + ":30180", "--control", h + ":18180", "--learn", "0"}, args...)
 	p := &pod{launch(t, env, all...), h}
@@ -213,7 +213,7 @@ type answer struct {
 
 var plain = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-func do(t *testing.T, method, url, body string, header ...string) answer {
+func do(t testing.TB, method, url, body string, header ...string) answer {
 	t.Helper()
 	a, err := try(plain, method, url, body, header...)
 	if err != nil {
@@ -259,7 +259,7 @@ func (p *pod) word() string {
 	return say(p.t, p.host+":30180", "")
 }
 
-func say(t *testing.T, addr, text string) string {
+func say(t testing.TB, addr, text string) string {
 	t.Helper()
 	c, err := net.DialTimeout("tcp", addr, patience)
 	if err != nil {
@@ -281,7 +281,7 @@ type source struct {
 	hang atomic.Bool
 }
 
-func newSource(t *testing.T, n int64) *source {
+func newSource(t testing.TB, n int64) *source {
 	s := &source{}
 	s.n.Store(n)
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -300,7 +300,7 @@ func (s *source) flag() string { return "--source=http=" + s.URL }
 
 // balancer is a watcher as lbctl is: one connection, held GETs and PUTs.
 type balancer struct {
-	t      *testing.T
+	t      testing.TB
 	pod    *pod
 	name   string
 	client *http.Client

@@ -113,6 +113,7 @@ type Pod struct {
 	course  course
 	changed chan struct{}
 	saved   Memory
+	cost    time.Duration // of a reading, on average
 }
 
 // New is a pod that has just started; Run makes it live.

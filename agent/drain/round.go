@@ -94,7 +94,10 @@ func (p *Pod) take(r round) {
 	if p.machine.State() != fsm.Open {
 		p.report(now, r)
 	}
-	next := r.ended.Add(max(pollEvery, (pollShare-1)*r.ended.Sub(r.began)))
+	// What a read costs is an average: one that was slow because the machine was
+	// busy must not make the pod blind for the next second.
+	p.cost += (r.ended.Sub(r.began) - p.cost) / 8
+	next := r.ended.Add(max(pollEvery, (pollShare-1)*p.cost))
 	if !k.finish {
 		next = r.ended.Add(max(pollIdle, next.Sub(r.ended)))
 	}
