@@ -47,10 +47,16 @@ func (d *service) run(ctx context.Context, token string) error {
 			Observe: d.observe, Enforce: d.enforced(), Interval: d.o.interval, Token: token, Log: d.log,
 		})
 	}
-	var all sync.WaitGroup
-	defer all.Wait()
 	ctx, stop := context.WithCancel(ctx)
-	defer stop()
+	flushed := d.journal.Background(ctx, func(err error) {
+		d.log.Error().Str("event", "alarm").Err(err).Msg("the journal is not on the disk")
+	})
+	var all sync.WaitGroup
+	defer func() {
+		stop()
+		all.Wait()
+		flushed()
+	}()
 	for _, k := range d.keepers {
 		all.Go(func() { k.Run(ctx) })
 	}

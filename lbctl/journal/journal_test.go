@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -25,7 +26,7 @@ func record(server string) hold.Record {
 	}
 }
 
-func put(t *testing.T, j *Journal, lb, server string) {
+func write(t *testing.T, j *Journal, lb, server string) {
 	t.Helper()
 	err := j.Update(lb, func(l *LB) error {
 		l.Socket = "unix:/" + lb
@@ -39,7 +40,7 @@ func put(t *testing.T, j *Journal, lb, server string) {
 
 func TestRoundTrip(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made on demand")
-	put(t, Open(dir), "lb1", "s1")
+	write(t, Open(dir), "lb1", "s1")
 	lb, err := Open(dir).LB("lb1")
 	if err != nil {
 		t.Fatal(err)
@@ -62,9 +63,9 @@ func TestRoundTrip(t *testing.T) {
 func TestTwo(t *testing.T) {
 	dir := t.TempDir()
 	a, b := Open(dir), Open(dir)
-	put(t, a, "lb1", "s1")
-	put(t, b, "lb1", "s2")
-	put(t, a, "lb2", "s3")
+	write(t, a, "lb1", "s1")
+	write(t, b, "lb1", "s2")
+	write(t, a, "lb2", "s3")
 	lb, err := b.LB("lb1")
 	if err != nil || len(lb.Records) != 2 {
 		t.Errorf("%v %v", lb, err)
@@ -79,7 +80,7 @@ func TestManyWriters(t *testing.T) {
 	dir := t.TempDir()
 	var all sync.WaitGroup
 	for i := range 8 {
-		all.Go(func() { put(t, Open(dir), "lb1", string(rune('a'+i))) })
+		all.Go(func() { write(t, Open(dir), "lb1", string(rune('a'+i))) })
 	}
 	all.Wait()
 	if lb, err := Open(dir).LB("lb1"); err != nil || len(lb.Records) != 8 {
@@ -89,7 +90,7 @@ func TestManyWriters(t *testing.T) {
 
 func TestUpdateFails(t *testing.T) {
 	j := Open(t.TempDir())
-	put(t, j, "lb1", "s1")
+	write(t, j, "lb1", "s1")
 	no := errors.New("no")
 	err := j.Update("lb1", func(l *LB) error { clear(l.Records); return no })
 	if lb, _ := j.LB("lb1"); !errors.Is(err, no) || len(lb.Records) != 1 {
@@ -99,8 +100,8 @@ func TestUpdateFails(t *testing.T) {
 
 func TestAdopt(t *testing.T) {
 	j := Open(t.TempDir())
-	put(t, j, "host:a.sock", "s1")
-	put(t, j, "elsewhere", "s2")
+	write(t, j, "host:a.sock", "s1")
+	write(t, j, "elsewhere", "s2")
 	if err := j.Adopt("lb1", "unix:/host:a.sock"); err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +148,7 @@ func TestClaim(t *testing.T) {
 	if _, err := b.Claim(); !errors.Is(err, ErrLocked) || !b.Claimed() {
 		t.Errorf("second claim: %v", err)
 	}
-	put(t, b, "lb1", "s1") // a daemon's claim is no lock on the journal
+	write(t, b, "lb1", "s1") // a daemon's claim is no lock on the journal
 	release()
 	if b.Claimed() {
 		t.Error("still claimed")
@@ -159,15 +160,61 @@ func TestClaim(t *testing.T) {
 	}
 }
 
+// TestTorn: what was staged when the machine went down, and did not reach the
+// disk whole, gives way to what had.
+func TestTorn(t *testing.T) {
+	for _, text := range []string{"", "\x00\x00", `{"version": 1, "lbs"`} {
+		dir := t.TempDir()
+		write(t, Open(dir), "lb1", "s1")
+		if err := os.WriteFile(filepath.Join(dir, nextFile), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if lb, err := Open(dir).LB("lb1"); err != nil || len(lb.Records) != 1 {
+			t.Errorf("%q: %v, %v", text, lb, err)
+		}
+	}
+	dir := t.TempDir()
+	write(t, Open(dir), "lb1", "s1")
+	if err := os.WriteFile(filepath.Join(dir, nextFile), []byte(`{"version": 2}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir).LB("lb1"); !errors.Is(err, ErrVersion) {
+		t.Errorf("staged by a later lbctl: %v", err)
+	}
+}
+
+// TestBackground: in force at once for every reader, on the disk at the end.
+func TestBackground(t *testing.T) {
+	dir := t.TempDir()
+	j := Open(dir)
+	ctx, cancel := context.WithCancel(t.Context())
+	wait := j.Background(ctx, func(err error) { t.Error(err) })
+	for i := range 20 {
+		write(t, j, "lb1", string(rune('a'+i)))
+		if lb, err := Open(dir).LB("lb1"); err != nil || len(lb.Records) != i+1 {
+			t.Fatalf("%d records after %d updates, %v", len(lb.Records), i+1, err)
+		}
+	}
+	cancel()
+	wait()
+	if _, err := os.Stat(filepath.Join(dir, nextFile)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("not flushed: %v", err)
+	}
+	write(t, j, "lb1", "z")
+	if d, err := read(filepath.Join(dir, file)); err != nil || len(d.LBs["lb1"].Records) != 21 {
+		t.Errorf("%v", err)
+	}
+}
+
 // TestKilled: a writer that is killed -9 at any moment leaves a whole journal.
 func TestKilled(t *testing.T) {
 	if dir := os.Getenv("JOURNAL_VICTIM"); dir != "" {
 		for j := Open(dir); ; {
-			put(t, j, "lb1", "s1")
+			write(t, j, "lb1", "s1")
 		}
 	}
 	dir := t.TempDir()
-	put(t, Open(dir), "lb1", "s1")
+	write(t, Open(dir), "lb1", "s1")
 	for range 20 {
 		c := exec.Command(os.Args[0], "-test.run", "^TestKilled$")
 		c.Env = append(os.Environ(), "JOURNAL_VICTIM="+dir)
@@ -189,5 +236,5 @@ func TestKilled(t *testing.T) {
 			t.Fatalf("%v %v", lb, err)
 		}
 	}
-	put(t, Open(dir), "lb1", "s2")
+	write(t, Open(dir), "lb1", "s2")
 }
