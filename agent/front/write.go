@@ -132,7 +132,7 @@ func (f *Front) command(what drain.Command) http.HandlerFunc {
 		if q := r.URL.Query(); what == drain.Drain && q.Has("finish") {
 			do = drain.Finish
 		}
-		if err := f.cfg.Pod.Do(r.Context(), do, "POST "+r.URL.Path); err != nil {
+		if err := f.cfg.Pod.Do(r.Context(), do, "POST /"+do.String()); err != nil {
 			code := http.StatusConflict
 			if errors.Is(err, drain.ErrStopped) {
 				code = http.StatusServiceUnavailable
