@@ -180,6 +180,7 @@ func (x experiment) end(ctx context.Context, l *lab.Lab) (lab.Ending, error) {
 			return lab.Ending{}, err
 		}
 	}
+	l.Fast(true)
 	deleted := time.Now()
 	broken := make(chan error, 1)
 	go func() {
@@ -189,7 +190,6 @@ func (x experiment) end(ctx context.Context, l *lab.Lab) (lab.Ending, error) {
 		}
 		broken <- x.Fault.during(ctx, l, deleted)
 	}()
-	l.Fast(true)
 	go func() {
 		if drained(ctx, l, deleted) == nil {
 			l.Fast(false) // the notice has been seen: disturb no more

@@ -171,13 +171,15 @@ func (l *Lab) Notice(server string, since time.Time) (time.Duration, string, boo
 	return 0, "", false
 }
 
-// Fast makes the observer read twice a millisecond, or goes back to its usual pace.
+// Fast makes the observer read twice a millisecond, and returns when it does; or it
+// goes back to its usual pace.
 func (l *Lab) Fast(on bool) {
-	pace := paceSlow
-	if on {
-		pace = paceFast
+	if !on {
+		l.watch.interval.Store(int64(paceSlow))
+		return
 	}
-	l.watch.interval.Store(int64(pace))
+	l.watch.interval.Store(int64(paceFast))
+	time.Sleep(2 * paceSlow) // it may have begun a slow pause
 }
 
 // statTimeline appends `show stat` to haproxy-stat-timeline.csv every half second, a
