@@ -157,3 +157,21 @@ func TestVersionForConditions(t *testing.T) {
 		}
 	}
 }
+
+// FuzzEnvFile: whatever the text is, reading ends, and names have no blanks.
+func FuzzEnvFile(f *testing.F) {
+	for _, s := range []string{"A=1\n", "A=\"x\ny\"\n", "A='\\\n", "A=a\\\nb\\\n", "=\n", "# \\\nA=b", "A=\\", "A=\"\\"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		env := map[string]string{}
+		if err := parseEnvFile(text, env); err != nil && err.Error() == "" {
+			t.Error("an error without words")
+		}
+		for name, value := range env {
+			if name == "" || strings.ContainsAny(name, " \t=\"") || len(value) > len(text) {
+				t.Errorf("%q=%q", name, value)
+			}
+		}
+	})
+}

@@ -158,3 +158,25 @@ func TestTestdata(t *testing.T) {
 		}
 	}
 }
+
+// FuzzCheck: no text makes it fail, and every finding is whole.
+func FuzzCheck(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		f.Fatal(err)
+	}
+	for _, name := range files {
+		a, err := txtar.ParseFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(a.Files[0].Data))
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, found := range Check(cfg.Read([]cfg.Text{{Name: "x.cfg", Data: []byte(text)}}, cfg.Options{}), Options{}) {
+			if found.ID == "" || found.Why == "" || found.Fix == "" || found.Severity < cfg.Info || found.Severity > cfg.Error || found.File == "" {
+				t.Fatalf("%+v", found)
+			}
+		}
+	})
+}
