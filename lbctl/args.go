@@ -14,7 +14,7 @@ func flagsFirst(app *ucli.App, args []string) []string {
 		return args
 	}
 	command := app.Command(args[1])
-	if command == nil {
+	if command == nil || len(command.Subcommands) > 0 {
 		return args
 	}
 	takes := map[string]bool{}

@@ -44,7 +44,7 @@ func (d *service) run(ctx context.Context, token string) error {
 		}
 		d.keepers[name] = keeper.New(keeper.Options{
 			Name: name, Socket: socket.String(), Door: haproxy.New(socket, haproxy.Options{ReadOnly: d.observe}), Journal: d.journal,
-			Observe: d.observe, Enforce: d.enforced(), Interval: d.o.interval, Token: token, Log: d.log,
+			Observe: d.observe, Enforce: d.enforced(), Interval: d.o.interval, Token: token, Log: d.log, Save: d.saver(socket),
 		})
 	}
 	ctx, stop := context.WithCancel(ctx)
@@ -85,6 +85,23 @@ func (d *service) enforced() func(string) bool {
 		return nil
 	}
 	return func(b string) bool { return slices.Contains(d.o.backends, b) }
+}
+
+// saver writes the server-state-file of the configuration in force. With several
+// HAProxies nobody knows whose it is.
+func (d *service) saver(s haproxy.Socket) func(context.Context) error {
+	if len(d.sockets) > 1 {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		d.mu.Lock()
+		path := stateFile(d.config)
+		d.mu.Unlock()
+		if path == "" {
+			return nil
+		}
+		return saveState(ctx, s, path)
+	}
 }
 
 // configure gives the keepers what the configuration says.
@@ -179,7 +196,9 @@ func (d *service) reload(ctx context.Context) {
 		d.log.Error().Str("event", "cfg_bad").Err(err).Msg("the old configuration stays in force")
 		return
 	}
+	d.mu.Lock()
 	d.config = c
+	d.mu.Unlock()
 	if err := d.configure(ctx); err != nil && ctx.Err() == nil {
 		d.log.Error().Str("event", "cfg_bad").Err(err).Send()
 	}

@@ -330,3 +330,47 @@ func TestConfiguration(t *testing.T) {
 	write(string(good) + "\n")
 	eventually(t, "taken", func() bool { return strings.Count(d.out.String(), `"event":"cfg_loaded"`) > n })
 }
+
+// TestStateFile: with a server-state-file a reload never sends anything to a
+// held server: the new worker starts with it in DRAIN, agent and health off.
+func TestStateFile(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, labOptions{pods: 1, stateFile: true})
+	p := l.pods[0]
+	l.up("web", "s1")
+	l.serve()
+	eventually(t, "the greeting", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.acks) > 0 })
+	request := l.hang(p, "/hang")
+	p.drain()
+	eventually(t, "held", func() bool { return p.lastWord() == handshake.Held })
+	file, err := os.ReadFile(filepath.Join(l.dir, "servers"))
+	if err != nil || !strings.HasSuffix(string(file), "\n") {
+		t.Fatalf("held was acknowledged before the file was written: %v %q", err, file)
+	}
+	eventually(t, "guarded", func() bool { return !l.server("web", "s1").Check.On() })
+	eventually(t, "the guard is in the file", func() bool {
+		now, err := os.ReadFile(filepath.Join(l.dir, "servers"))
+		return err == nil && string(now) != string(file)
+	})
+	l.startProxy("-sf", strconv.Itoa(l.proxy.Process.Pid))
+	p.letGo()
+	if got := <-request; got != "200 OK" {
+		t.Errorf("the request ended as %s", got)
+	}
+	if log := l.proxy.out.String(); strings.Contains(log, "web/s1 enters drain") {
+		t.Errorf("the new worker was not in DRAIN from the start:\n%s", log)
+	}
+	eventually(t, "held-zero", func() bool { return p.lastWord() == handshake.HeldZero })
+	p.stopAgent()
+	p.reopen("two")
+	p.startAgent()
+	l.up("web", "s1")
+	eventually(t, "the file knows of no hold", func() bool {
+		now, err := os.ReadFile(filepath.Join(l.dir, "servers"))
+		return err == nil && !strings.Contains(string(now), " 8 1 ") && strings.Contains(string(now), p.ip+" 2 0 ")
+	})
+	l.must(0, "drain", "web/s1")
+	if d := l.must(0, "state", "save", "-f", l.cfg); d.out != "" {
+		t.Errorf("%q", d.out)
+	}
+}

@@ -139,14 +139,15 @@ type lab struct {
 
 // labOptions shape a lab.
 type labOptions struct {
-	pods   int
-	server string // more words on each server line
-	global string
-	be     string // more lines in the backends
-	level  string // of the socket; "" is admin
-	check  string // the check words; "" is the usual ones
-	other  bool   // one more server in each backend, of one name, on different machines
-	keep   bool   // without on-marked-down shutdown-sessions
+	pods      int
+	server    string // more words on each server line
+	global    string
+	be        string // more lines in the backends
+	level     string // of the socket; "" is admin
+	check     string // the check words; "" is the usual ones
+	other     bool   // one more server in each backend, of one name, on different machines
+	stateFile bool   // HAProxy starts from the file that lbctl writes
+	keep      bool   // without on-marked-down shutdown-sessions
 }
 
 // newLab starts HAProxy and OPEN pods, each with a server in web and one in api.
@@ -166,6 +167,10 @@ func newLab(t testing.TB, o labOptions) *lab {
 	var b strings.Builder
 	fmt.Fprintf(&b, "global\n stats socket %s mode 600 level %s\n nbthread 1\n %s\n", l.sock, o.level, o.global)
 	fmt.Fprintf(&b, " stats socket %s mode 600 level operator\n", filepath.Join(l.dir, "operator.sock"))
+	if o.stateFile {
+		fmt.Fprintf(&b, " server-state-file %s\n", filepath.Join(l.dir, "servers"))
+		o.be += "\n load-server-state-from-file global\n"
+	}
 	fmt.Fprintf(&b, "defaults\n mode http\n timeout connect 1s\n timeout client 60s\n timeout server 60s\n timeout check 2s\n")
 	fmt.Fprintf(&b, "frontend f\n bind %s:%d\n use_backend api if { path_beg /api }\n default_backend web\n", l.ip, l.port)
 	for n, be := range []string{"web", "api"} {

@@ -8,6 +8,7 @@
 //	lbctl ready    back into rotation, once its health check has passed
 //	lbctl check    what in haproxy.cfg will hurt a drain
 //	lbctl explain  the effective settings of every server
+//	lbctl state save  writes the server-state-file, before a reload
 //
 // Exit codes: 0 done, 1 error (check: findings), 2 usage, 3 timed out while
 // draining, 4 no such server, 5 refused by a guard, 6 partly done.
@@ -73,6 +74,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 			actCommand(ready, "back into rotation, once its health check has passed"),
 			checkCommand(),
 			explainCommand(),
+			stateCommand(),
 			{
 				Name: "version", Usage: "prints the version", OnUsageError: cli.UsageError,
 				Action: func(c *ucli.Context) error {

@@ -164,10 +164,11 @@ func (j *Journal) Background(ctx context.Context, report func(error)) (wait func
 	return func() { <-done }
 }
 
-// Replace writes a file so that after a crash there is the old or the new one:
-// temporary file beside it, fsync, rename, fsync of the directory.
-func Replace(path string, content []byte, mode fs.FileMode) error {
-	if _, err := put(path, content, mode, true); err != nil {
+// Replace writes a file so that a reader finds the old or the new one: a temporary
+// file beside it, and a rename. With flush that holds for a machine that goes down
+// too.
+func Replace(path string, content []byte, mode fs.FileMode, flush bool) error {
+	if _, err := put(path, content, mode, flush); err != nil || !flush {
 		return err
 	}
 	return syncDir(filepath.Dir(path))

@@ -75,6 +75,7 @@ type Keeper struct {
 	lookAt  time.Time      // when everything is looked at next
 	told    map[Key]string // what observe mode last said it would do
 	saved   string         // fingerprint of the holds that Save has put down
+	unsaved string         // what kept Save from it
 
 	mu   sync.Mutex
 	rows map[Key]Row

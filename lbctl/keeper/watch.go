@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -129,26 +130,34 @@ func (k *Keeper) conclude(ctx context.Context, l *look) {
 }
 
 // save puts the server state down where the next start of HAProxy reads it,
-// after every change of what is held.
+// after every change of what is held. Where it cannot, a reload loses DRAIN for a
+// moment: that is said, and no reason to hold the pod up.
 func (k *Keeper) save(ctx context.Context, l *look) {
 	if k.o.Save == nil || k.o.Observe {
 		return
 	}
 	held := ""
 	for _, key := range slices.SortedFunc(maps.Keys(l.steps), compare) {
-		s := l.views[key].Server
-		if !l.steps[key].Record.Empty() {
-			held += key.String() + s.Admin.String() + s.Check.String() + s.Agent.String() + "\n"
+		s, r := l.views[key].Server, l.steps[key].Record
+		if r.Pod != nil || r.Op != nil {
+			held += key.String() + fmt.Sprint(s.Admin, s.Check.On(), s.Agent.On()) + "\n"
 		}
 	}
 	if held == k.saved {
 		return
 	}
-	if err := k.o.Save(ctx); err != nil {
-		k.wrong("alarm", err)
-		return
+	err := k.o.Save(ctx)
+	if err == nil {
+		k.saved = held
 	}
-	k.saved = held
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != k.unsaved && err != nil {
+		k.event(k.o.Log.Warn(), "alarm").Err(err).Msg("a reload will forget what is held, until it is held again")
+	}
+	k.unsaved = text
 }
 
 func compare(a, b Key) int {
