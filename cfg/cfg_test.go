@@ -216,6 +216,10 @@ func TestWindow(t *testing.T) {
 	if got, want := s.WindowAt(s.CheckLimit()), (Window{800 * time.Millisecond, 1500 * time.Millisecond, 7400 * time.Millisecond}); got != want {
 		t.Errorf("%v, want %v", got, want)
 	}
+	s = servers(t, " server s 127.0.0.1:80 check inter 24d fall 2147483647", Options{})[0]
+	if w := s.WindowAt(s.CheckLimit()); w.Best <= 0 || w.Worst < w.Mean || w.Mean < w.Best {
+		t.Errorf("the longest window there can be: %v", w)
+	}
 	if got := servers(t, " server s 127.0.0.1:80", Options{})[0].Window(); got != (Window{}) {
 		t.Errorf("no check, window %v", got)
 	}

@@ -36,7 +36,6 @@ var serverKeywords = map[string]keyword{
 	"track":      {args: 1, set: func(s *setter, v string) { s.text(kTrack, &s.track, v) }},
 	"cookie":     {args: 1, set: func(s *setter, v string) { s.text(kCookie, &s.Cookie, v) }},
 	"resolvers":  {args: 1, set: func(s *setter, v string) { s.text(kResolvers, &s.Resolvers, v) }},
-	"init-addr":  {args: 1, set: func(s *setter, v string) { s.initAddr = v }},
 	"source":     {args: 1, set: func(s *setter, v string) { s.text(kSource, &s.Source, sourceAddress(v, s.env)) }},
 	"observe":    {args: 1, set: func(s *setter, v string) { s.oneOf(kObserve, &s.Observe, v, "layer4", "layer7", "none") }},
 	"on-error":   {args: 1, set: onError},
@@ -65,7 +64,7 @@ const (
 		check-reuse-pool:3.2 no-check-reuse-pool:3.2 strict-maxconn:3.2 check-sni-auto:3.3
 		no-check-sni-auto:3.3 sni-auto:3.3 no-sni-auto:3.3 renegotiate:3.3 no-renegotiate:3.3`
 	valueWords = `alpn ca-file check-alpn check-proto check-sni ciphers ciphersuites crl-file crt
-		error-limit log-proto max-reuse maxqueue minconn namespace npn pool-low-conn pool-max-conn
+		error-limit init-addr log-proto max-reuse maxqueue minconn namespace npn pool-low-conn pool-max-conn
 		pool-purge-delay proto proxy-v2-options redir resolve-net resolve-opts resolve-prefer
 		sni socks4 ssl-max-ver ssl-min-ver tcp-ut verify verifyhost ws shard:2.7
 		client-sigalgs:2.9 curves:2.9 log-bufsize:2.9 set-proxy-v2-tlv-fmt:2.9 sigalgs:2.9

@@ -60,17 +60,17 @@ type Server struct {
 	File string
 	Line int
 
-	checkPort, agentPort         int // as written, 0 if not
-	checkAddr, agentAddr         string
-	checkAddrPort                int // of an addr with a port
-	agentPortSet, agentAddrSet   bool
-	fastInter, downInter         time.Duration
-	track, healthcheck, initAddr string
-	template                     bool
-	spread                       int // percent
-	px                           int // index of the backend
-	files                        []string
-	marks                        [numKeys]mark
+	checkPort, agentPort       int // as written, 0 if not
+	checkAddr, agentAddr       string
+	checkAddrPort              int // of an addr with a port
+	agentPortSet, agentAddrSet bool
+	fastInter, downInter       time.Duration
+	track, healthcheck         string
+	template                   bool
+	spread                     int // percent
+	px                         int // index of the backend
+	files                      []string
+	marks                      [numKeys]mark
 }
 
 // Template says that the server is a slot of a server-template.
@@ -93,15 +93,24 @@ func (s Server) WindowAt(d time.Duration) Window {
 	if !s.Check && s.TrackRoot == "" || s.Fall < 1 || s.Type == "" {
 		return Window{}
 	}
-	fast := time.Duration(s.Fall-1) * s.FastInter
+	fast := times(s.Fall-1, s.FastInter)
 	spread := func(t time.Duration, percent int) time.Duration {
 		return t + t/100*time.Duration(percent)
 	}
 	return Window{
 		Best:  spread(fast, -s.spread),
 		Mean:  s.Inter/2 + fast,
-		Worst: spread(s.Inter+fast, s.spread) + time.Duration(s.Fall)*d,
+		Worst: spread(s.Inter+fast, s.spread) + times(s.Fall, d),
 	}
+}
+
+// times is n·d, at most a century: fall may be two billion and inter 24 days.
+func times(n int, d time.Duration) time.Duration {
+	const century = 100 * 365 * 24 * time.Hour
+	if d > 0 && n > int(century/d) {
+		return century
+	}
+	return time.Duration(n) * d
 }
 
 // CheckLimit is the longest a check can take before it counts as failed: inter,
