@@ -489,6 +489,15 @@ func TestHostilePeers(t *testing.T) {
 			}
 		}
 	}
+	for text, want := range map[string]string{
+		"GET /live HTTP/1.1\r\n\r\n": "missing required Host header", "GET /live HTTP/9.9\r\nHost: x\r\n\r\n": "HTTP Version Not Supported",
+		"GET /live HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n": "400 Bad Request",
+	} {
+		got := say(t, p.host+":30180", text)
+		if !strings.Contains(got, "Content-Type: application/json\r\n") || !strings.Contains(got, `"state":"OPEN"}`) || !strings.Contains(got, want) {
+			t.Errorf("%q: %q", text, got)
+		}
+	}
 	// Port scans, half requests and connections that stay: far more than fit.
 	var open []net.Conn
 	defer func() {

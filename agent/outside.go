@@ -27,7 +27,7 @@ func (c counter) Read(ctx context.Context) drain.Reading {
 	r := c.Source.Read(ctx)
 	_, envoy := c.Source.(*inflight.Envoy)
 	return drain.Reading{
-		Count: r.Count, Upgrades: r.Upgrades, Note: r.Note, Envoy: envoy, Refused: r.Refused, Restarted: r.Restarted,
+		Count: r.Count, Upgrades: r.Upgrades, Note: r.Note, Detail: r.Detail, Envoy: envoy, Refused: r.Refused, Restarted: r.Restarted,
 	}
 }
 

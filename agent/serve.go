@@ -170,6 +170,9 @@ func (s *settings) log(log zerolog.Logger, cfg drain.Config) {
 	if s.stateFile != "" {
 		e.Str("state_file", s.stateFile).Str("rejoin", s.rejoin.String())
 	}
+	if len(s.counters) == 0 {
+		e.Str("warning", "no --source: that nothing is in flight is only known where every balancer acknowledges")
+	}
 	e.Bool("lb_token", s.lbToken != "").Bool("control_token", s.controlToken != "").Send()
 }
 

@@ -21,6 +21,7 @@ type Reading struct {
 	Count     handshake.Count
 	Upgrades  handshake.Count
 	Note      string // what is not known or was left out
+	Detail    string // where Count comes from
 	Envoy     bool   // the source is Envoy's admin
 	Refused   bool   // nobody listens there
 	Restarted bool   // another process answers than before

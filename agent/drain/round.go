@@ -183,6 +183,16 @@ func (r round) upgrades() handshake.Count {
 	return sum
 }
 
+func (r round) details() string {
+	var ds []string
+	for i, x := range r.readings {
+		if x.Detail != "" {
+			ds = append(ds, r.names[i]+": "+x.Detail)
+		}
+	}
+	return strings.Join(ds, "; ")
+}
+
 func (r round) notes() string {
 	var ns []string
 	for i, x := range r.readings {
@@ -224,8 +234,10 @@ func (p *Pod) report(now time.Time, r round) {
 		if x.Upgrades.Known {
 			e.Interface("upgrades", x.Upgrades)
 		}
-		if x.Note != "" {
-			e.Str("note", x.Note)
+		for key, text := range map[string]string{"note": x.Note, "detail": x.Detail} {
+			if text != "" {
+				e.Str(key, text)
+			}
 		}
 		e.Send()
 	}

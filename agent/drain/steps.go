@@ -37,7 +37,8 @@ func (p *Pod) pass(now time.Time) {
 	k := &p.course
 	k.passed = true
 	e := p.cfg.Log.Warn().Str("event", "deadline").Str("state", p.machine.State().String()).Str("on_deadline", p.onDeadline())
-	e.Interface("in_flight", k.last.counts()).Str("waiting", k.last.waiting).Send()
+	e.Interface("in_flight", k.last.counts()).Str("detail", k.last.details()).Str("unknown", k.last.notes()).
+		Str("waiting", k.last.waiting).Send()
 	if !p.cfg.CloseLate {
 		p.receipt(now, TimedOut)
 		p.end(TimedOut)

@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -155,6 +156,16 @@ type problem struct {
 
 func (f *Front) fail(w http.ResponseWriter, code int, why string) {
 	f.json(w, code, problem{why, f.cfg.Pod.View().State.String()})
+}
+
+// rawProblem is a whole answer, for what never reached a handler.
+func (f *Front) rawProblem(code int, why string) []byte {
+	b, err := json.Marshal(problem{why, f.cfg.Pod.View().State.String()})
+	if err != nil {
+		b = []byte(`{}`)
+	}
+	return fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s\n",
+		code, http.StatusText(code), len(b)+1, b)
 }
 
 func (f *Front) json(w http.ResponseWriter, code int, v any) {

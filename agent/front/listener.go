@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"regexp"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,10 +38,29 @@ type conn struct {
 	r    *bufio.Reader
 	peer balancers.Peer
 	busy atomic.Bool // a handler runs
+	held atomic.Bool // its answer is held
 	kept atomic.Bool // it carries a watch
+
+	problem func(code int, why string) []byte
 }
 
 func (c *conn) Read(b []byte) (int, error) { return c.r.Read(b) }
+
+// serverError is how net/http refuses what it cannot read, past any handler
+// (net/http server.go, conn.serve).
+var serverError = regexp.MustCompile(`^HTTP/1\.1 ([45]\d\d) [^\r\n]*\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n(.*)$`)
+
+// Write gives such a refusal the body that all errors have.
+func (c *conn) Write(b []byte) (int, error) {
+	if m := serverError.FindSubmatch(b); m != nil {
+		code, _ := strconv.Atoi(string(m[1]))
+		if _, err := c.Conn.Write(c.problem(code, string(m[2]))); err != nil {
+			return 0, err
+		}
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
 
 // CloseWrite ends our side and leaves the peer time to read.
 func (c *conn) CloseWrite() {
@@ -90,7 +111,7 @@ func (p *port) run() {
 		}
 		c := &conn{Conn: nc, r: bufio.NewReaderSize(nc, 2*maxLine), peer: balancers.Peer{
 			Addr: addrOf(nc.RemoteAddr()), Conn: lastConn.Add(1), Trusted: p.control,
-		}}
+		}, problem: p.front.rawProblem}
 		p.add(c)
 		go p.greet(c)
 	}
@@ -115,14 +136,19 @@ func (p *port) add(c *conn) {
 	}
 }
 
-// evict closes the oldest connection on which nothing happens.
+// evict closes the oldest connection on which nothing happens, or else the
+// newest whose answer is held: the kubelet's hook came before a flood.
 func (p *port) evict() {
 	p.mu.Lock()
 	var victim *conn
-	for e := p.conns.Front(); e != nil; e = e.Next() {
+	for e := p.conns.Front(); e != nil && victim == nil; e = e.Next() {
 		if c := e.Value.(*conn); !c.busy.Load() && !c.kept.Load() {
 			victim = c
-			break
+		}
+	}
+	for e := p.conns.Back(); e != nil && victim == nil; e = e.Prev() {
+		if c := e.Value.(*conn); c.held.Load() && !c.kept.Load() {
+			victim = c
 		}
 	}
 	p.mu.Unlock()

@@ -1,7 +1,6 @@
 package front
 
 import (
-	"context"
 	_ "embed"
 	"fmt"
 	"net/http"
@@ -107,7 +106,7 @@ func (f *Front) status(w http.ResponseWriter, r *http.Request) {
 	seconds, held := prefer(r)
 	if held {
 		w.Header().Set("Preference-Applied", fmt.Sprintf("wait=%d", seconds))
-		if hold(r.Context(), v.Changed, time.Duration(seconds)*time.Second) {
+		if hold(r, v.Changed, time.Duration(seconds)*time.Second) {
 			f.answer(w, http.StatusOK)
 			return
 		}
@@ -117,14 +116,17 @@ func (f *Front) status(w http.ResponseWriter, r *http.Request) {
 }
 
 // hold waits for the event; false when the time is up or the caller has left.
-func hold(ctx context.Context, event <-chan struct{}, limit time.Duration) bool {
+func hold(r *http.Request, event <-chan struct{}, limit time.Duration) bool {
+	c := connOf(r)
+	c.held.Store(true)
+	defer c.held.Store(false)
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case <-event:
 		return true
 	case <-timer.C:
-	case <-ctx.Done():
+	case <-r.Context().Done():
 	}
 	return false
 }
@@ -135,6 +137,9 @@ func (f *Front) answer(w http.ResponseWriter, code int) {
 	w.Header().Set("ETag", s.ETag())
 	f.json(w, code, s)
 }
+
+// forGood is longer than any drain.
+const forGood = 365 * 24 * time.Hour
 
 // waitAnswer is the body of GET /drain/wait.
 type waitAnswer struct {
@@ -151,7 +156,7 @@ type waitAnswer struct {
 func (f *Front) wait(w http.ResponseWriter, r *http.Request) {
 	v := f.cfg.Pod.View()
 	if v.Ended == nil {
-		hold(r.Context(), v.Changed, f.cfg.WaitStart)
+		hold(r, v.Changed, f.cfg.WaitStart)
 		v = f.cfg.Pod.View()
 	}
 	result := "not draining"
@@ -159,9 +164,7 @@ func (f *Front) wait(w http.ResponseWriter, r *http.Request) {
 		f.cfg.Pod.Waits()
 		f.hanging.Add(1)
 		defer f.hanging.Add(-1)
-		select {
-		case <-v.Ended:
-		case <-r.Context().Done():
+		if !hold(r, v.Ended, forGood) {
 			return
 		}
 		if o := f.cfg.Pod.View().Outcome; o != "" {
