@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	parser "github.com/haproxytech/config-parser/v5"
+	"github.com/haproxytech/config-parser/v5/options"
 )
 
 // bigFile is 200 backends of 50 servers, each with the canonical server line.
@@ -49,4 +52,19 @@ func BenchmarkLoad(b *testing.B) {
 	per := b.Elapsed() / time.Duration(b.N)
 	b.ReportMetric(float64(oracle.Microseconds())/1000, "haproxy-c-ms")
 	b.ReportMetric(float64(per)/float64(oracle), "of-haproxy-c")
+}
+
+// BenchmarkConfigParser is the whole-file reader of config-parser on the same
+// file, without resolving anything: why server lines are read here.
+func BenchmarkConfigParser(b *testing.B) {
+	file := filepath.Join(b.TempDir(), "big.cfg")
+	if err := os.WriteFile(file, []byte(bigFile()), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for range b.N {
+		if _, err := parser.New(options.Path(file), options.UseListenSectionParsers); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
