@@ -343,6 +343,9 @@ func (r *reader) turn(words []string) {
 		r.refuse("if-lone", words[0]+" without an .if before it.", "Remove it, or add the .if.")
 		return
 	}
+	if len(words) > 1 && words[0] != ".elif" {
+		r.refuse("if-words", fmt.Sprintf("%q does not belong behind %s.", words[1], words[0]), "Remove it.")
+	}
 	b := &r.conds[len(r.conds)-1]
 	if words[0] == ".endif" {
 		r.conds = r.conds[:len(r.conds)-1]

@@ -235,10 +235,17 @@ func (r *reader) mode(words []string) {
 	r.refuse("value", fmt.Sprintf("unknown mode %q.", strings.Join(words[1:], " ")), "Write mode http or mode tcp.")
 }
 
+// timeouts are the names that `timeout` has.
+var timeouts = wordSet("check client client-fin client-hs connect http-keep-alive http-request queue server server-fin tarpit tunnel")
+
 func (r *reader) timeout(words []string) {
 	p, at := r.cur, r.at(r.cur.kind)
 	if len(words) < 3 {
 		r.refuse("value", strings.Join(words, " ")+" wants a time.", "Write it, as 5s.")
+		return
+	}
+	if !timeouts[words[1]] {
+		r.warn("unknown-keyword", fmt.Sprintf("no HAProxy up to 3.4 has a timeout %q.", words[1]), "Correct the word.")
 		return
 	}
 	d, problem, odd := parseTime(words[2])
