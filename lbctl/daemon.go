@@ -25,6 +25,9 @@ import (
 // configuration managers write in several steps.
 const settle = 300 * time.Millisecond
 
+// stuck is how long a keeper may be without a turn beyond its interval.
+const stuck = 10 * time.Second
+
 // run is the daemon's life after everything that can be refused was looked at.
 func (d *service) run(ctx context.Context, token string) error {
 	d.observe = d.o.mode == "observe"
@@ -177,7 +180,7 @@ func (d *service) wait(ctx context.Context) error {
 		case err := <-files.Errors:
 			d.log.Warn().Str("event", "alarm").Err(err).Msg("watching the configuration; SIGHUP reads it")
 		case <-dog.C:
-			if feed {
+			if feed && d.alive() {
 				d.notify(sd.SdNotifyWatchdog)
 			}
 		}
@@ -232,6 +235,17 @@ func (d *service) ours(name string) bool {
 		}
 	}
 	return false
+}
+
+// alive says whether every keeper still turns.
+func (d *service) alive() bool {
+	for name, k := range d.keepers {
+		if since := time.Since(k.Turned()); since > stuck+d.o.interval {
+			d.log.Error().Str("event", "alarm").Str("lb", name).Dur("since_ms", since).Msg("no turn: the watchdog is not fed")
+			return false
+		}
+	}
+	return true
 }
 
 // watchdog ticks at half of WatchdogSec; feed is false where there is none.

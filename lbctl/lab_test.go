@@ -100,8 +100,14 @@ func (o *output) String() string {
 
 func start(t testing.TB, name string, args ...string) *process {
 	t.Helper()
+	return startWith(t, nil, name, args...)
+}
+
+func startWith(t testing.TB, env []string, name string, args ...string) *process {
+	t.Helper()
 	p := &process{Cmd: exec.Command(name, args...), out: &output{}, done: make(chan struct{})}
 	p.Stdout, p.Stderr = p.out, p.out
+	p.Env = append(os.Environ(), env...)
 	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.Start(); err != nil {
 		t.Fatalf("%v (make deps installs HAProxy)", err)
@@ -248,11 +254,16 @@ func (l *lab) raw(line string) string {
 // serve starts the daemon in enforce mode and waits until it keeps.
 func (l *lab) serve(args ...string) *process {
 	l.t.Helper()
+	return l.serveWith(nil, args...)
+}
+
+func (l *lab) serveWith(env []string, args ...string) *process {
+	l.t.Helper()
 	bin, err := program()
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	p := start(l.t, bin, append([]string{
+	p := startWith(l.t, env, bin, append([]string{
 		"serve", "-f", l.cfg, "--state-dir", filepath.Join(l.dir, "state"),
 		"--control", filepath.Join(l.dir, "control.sock"), "--mode", "enforce", "--lb-name", "lb1", "--log-level", "debug",
 	}, args...)...)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -77,6 +78,8 @@ type Keeper struct {
 	saved   string         // fingerprint of the holds that Save has put down
 	unsaved string         // what kept Save from it
 
+	turned atomic.Int64
+
 	mu   sync.Mutex
 	rows map[Key]Row
 }
@@ -124,7 +127,17 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-timer.C:
 		}
 		timer.Reset(k.turn(ctx))
+		k.turned.Store(time.Now().UnixNano())
 	}
+}
+
+// Turned is when the last turn ended; the zero time before the first. A turn at
+// rest comes every interval, and the slowest takes [turnTime].
+func (k *Keeper) Turned() time.Time {
+	if n := k.turned.Load(); n != 0 {
+		return time.Unix(0, n)
+	}
+	return time.Time{}
 }
 
 // Wake asks for a turn now.

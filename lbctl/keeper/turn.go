@@ -47,9 +47,12 @@ func (k *Keeper) turn(ctx context.Context) time.Duration {
 	}
 	k.follow(ctx, lb.Records)
 	l := &look{k: k, records: lb.Records, pods: k.heard()}
-	scope, whole := k.scope(l)
-	if !whole && len(scope.Backends) == 0 {
-		return time.Until(k.lookAt)
+	scope, whole, nothing := k.scope(l)
+	if nothing {
+		if !time.Now().Before(k.lookAt) {
+			k.lookAt = began.Add(k.o.Interval) // nothing is kept here
+		}
+		return max(time.Until(k.lookAt), time.Millisecond)
 	}
 	c, cancel := context.WithTimeout(ctx, turnTime)
 	defer cancel()
@@ -86,7 +89,7 @@ func kind(err error) string {
 
 // scope is what to read: every managed backend once an interval, in between
 // those in which something goes on.
-func (k *Keeper) scope(l *look) (s haproxy.Scope, whole bool) {
+func (k *Keeper) scope(l *look) (s haproxy.Scope, whole, nothing bool) {
 	set := map[string]bool{}
 	whole = !time.Now().Before(k.lookAt)
 	for key, line := range k.lines {
@@ -106,13 +109,13 @@ func (k *Keeper) scope(l *look) (s haproxy.Scope, whole bool) {
 		}
 	}
 	if k.whole && len(set) > 0 {
-		return haproxy.Scope{}, whole
+		return haproxy.Scope{}, whole, false
 	}
 	for b := range set {
 		s.Backends = append(s.Backends, b)
 	}
 	slices.Sort(s.Backends)
-	return s, whole && len(set) > 0
+	return s, whole, len(set) == 0
 }
 
 // decide is the middle of a turn: journal, then commands.
