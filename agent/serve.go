@@ -51,14 +51,6 @@ func (s *serve) run(c *ucli.Context) error {
 	if err != nil {
 		return err
 	}
-	lbToken, err := token(s.lbToken)
-	if err != nil {
-		return fmt.Errorf("--lb-token-file: %w", err)
-	}
-	controlToken, err := token(s.controlToken)
-	if err != nil {
-		return fmt.Errorf("--control-token-file: %w", err)
-	}
 	ctx, cancel := context.WithCancel(c.Context)
 	defer cancel()
 	// Before anything is said to be served: a SIGTERM must never find the default.
@@ -74,40 +66,55 @@ func (s *serve) run(c *ucli.Context) error {
 		}
 		cfg.Found, cfg.Save = file.load(), file.start()
 	}
-	public, err := front.Listen(ctx, "tcp", s.listen)
+	defer file.stop()
+	f, listeners, err := s.open(ctx, cfg)
 	if err != nil {
-		return cli.Fail(cli.Failed, "--listen :30180", err)
+		return err
 	}
-	control, err := listenControl(ctx, s.control)
-	if err != nil {
-		return cli.Fail(cli.Failed, "--control 127.0.0.1:18180", err)
-	}
-	pod := drain.New(cfg)
-	f := front.New(front.Config{
-		Pod: pod, FirstByte: s.firstByte, WaitStart: s.waitStart, LBToken: lbToken, ControlToken: controlToken, Log: log,
-	})
+	pod := f.Pod()
 	s.settings.log(log, cfg)
-	log.Info().Str("event", "serving").Str("listen", public.Addr().String()).Str("control", control.Addr().String()).
+	log.Info().Str("event", "serving").Str("listen", listeners[0].Addr().String()).Str("control", listeners[1].Addr().String()).
 		Str("instance", cfg.Instance).Str("version", version).Str("state", pod.View().State.String()).Send()
 	go s.prober.run(ctx, log)
-	failed := make(chan error, 2)
-	go func() { failed <- f.Serve(public, false) }()
-	go func() { failed <- f.Serve(control, true) }()
+	for i, ln := range listeners {
+		go func() {
+			if err := f.Serve(ln, i == 1); err != nil {
+				log.Error().Str("event", "fault").Err(err).Send()
+				cancel()
+			}
+		}()
+	}
 	go func() {
 		for sig := range signals {
 			_ = pod.Do(ctx, drain.Term, sig.String())
 		}
 	}()
-	go func() {
-		if err := <-failed; err != nil {
-			log.Error().Str("event", "fault").Err(err).Send()
-			cancel()
-		}
-	}()
 	code := pod.Run(ctx)
 	f.Flush(lastAnswers)
-	file.stop()
 	return exitCode(code)
+}
+
+// open opens the public and the control listener in front of a new pod.
+func (s *serve) open(ctx context.Context, cfg drain.Config) (*front.Front, [2]net.Listener, error) {
+	var ls [2]net.Listener
+	lbToken, err := token(s.lbToken)
+	if err != nil {
+		return nil, ls, fmt.Errorf("--lb-token-file: %w", err)
+	}
+	controlToken, err := token(s.controlToken)
+	if err != nil {
+		return nil, ls, fmt.Errorf("--control-token-file: %w", err)
+	}
+	if ls[0], err = front.Listen(ctx, "tcp", s.listen); err != nil {
+		return nil, ls, cli.Fail(cli.Failed, "--listen :30180", err)
+	}
+	if ls[1], err = listenControl(ctx, s.control); err != nil {
+		return nil, ls, cli.Fail(cli.Failed, "--control 127.0.0.1:18180", err)
+	}
+	return front.New(front.Config{
+		Pod: drain.New(cfg), FirstByte: s.firstByte, WaitStart: s.waitStart,
+		LBToken: lbToken, ControlToken: controlToken, Log: cfg.Log,
+	}), ls, nil
 }
 
 // drainConfig is the settings as the drain takes them.
@@ -156,8 +163,16 @@ func (s *settings) log(log zerolog.Logger, cfg drain.Config) {
 		name  string
 		value time.Duration
 	}{
-		{"drain_timeout", s.timeout}, {"grace", s.grace}, {"quiet", s.quiet}, {"quiet_polled", s.quietPolled}, {"learn", s.learn},
-		{"lb_buffer", s.buffer}, {"min_drain", s.minDrain}, {"wait_start", s.waitStart}, {"return_window", s.window}, {"first_byte", s.firstByte},
+		{"drain_timeout", s.timeout},
+		{"grace", s.grace},
+		{"quiet", s.quiet},
+		{"quiet_polled", s.quietPolled},
+		{"learn", s.learn},
+		{"lb_buffer", s.buffer},
+		{"min_drain", s.minDrain},
+		{"wait_start", s.waitStart},
+		{"return_window", s.window},
+		{"first_byte", s.firstByte},
 	} {
 		e.Str(d.name, d.value.String())
 	}
@@ -171,7 +186,10 @@ func (s *settings) log(log zerolog.Logger, cfg drain.Config) {
 		e.Str("state_file", s.stateFile).Str("rejoin", s.rejoin.String())
 	}
 	if len(s.counters) == 0 {
-		e.Str("warning", "no --source: that nothing is in flight is only known where every balancer acknowledges")
+		e.Str("no_source", "that nothing is in flight is only known where every balancer acknowledges")
+	}
+	if s.dataPort == "" {
+		e.Str("no_data_port", "a balancer that fell silent, and an Envoy that died, are waited for to the deadline")
 	}
 	e.Bool("lb_token", s.lbToken != "").Bool("control_token", s.controlToken != "").Send()
 }

@@ -177,6 +177,12 @@ func (s *settings) checkAddrs(*ucli.Context) error {
 		}
 		s.prefixes = append(s.prefixes, netip.PrefixFrom(p.Addr().Unmap(), unmappedBits(p)).Masked())
 	}
+	for _, spec := range s.sources.Value() { // a sockets source names the data port
+		kind, port, _ := strings.Cut(spec, "=")
+		if s.dataPort == "" && (kind == "sockets" || kind == "sockets-tx") {
+			s.dataPort = port
+		}
+	}
 	if s.dataPort != "" {
 		var err error
 		if s.port, err = inflight.ParsePort(s.dataPort); err != nil {

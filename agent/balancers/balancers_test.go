@@ -174,7 +174,9 @@ func TestPeriod(t *testing.T) {
 		{"steady with jitter", []time.Duration{500 * ms, 504 * ms, 499 * ms, 501 * ms}, 504 * ms, 1},
 		{"three pollers", slices.Repeat([]time.Duration{100 * ms, 50 * ms, 350 * ms}, 5), 500 * ms, 3},
 		{"one long pause", []time.Duration{500 * ms, 500 * ms, 40 * time.Second, 500 * ms}, 500 * ms, 1},
-		{"all at once", slices.Repeat([]time.Duration{0}, 8), ms, 1},
+		{"two pollers, one just behind the other, on a busy machine", []time.Duration{5 * ms, 495 * ms, 90 * ms, 410 * ms, 5 * ms, 590 * ms, 5 * ms, 495 * ms}, 495 * ms, 1},
+		{"two pollers, nearly even", slices.Repeat([]time.Duration{220 * ms, 280 * ms}, 4), 500 * ms, 2},
+		{"all at once", slices.Repeat([]time.Duration{0}, 8), leastInter, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var r rhythm

@@ -7,7 +7,10 @@ import (
 
 // maxPollers bounds how many server lines of one balancer poll this pod in turn
 // and are told apart.
-const maxPollers = 6
+const maxPollers = 10
+
+// leastInter keeps a peer that asks in bursts from being overdue at once.
+const leastInter = 50 * time.Millisecond
 
 // rhythm learns how often somebody asks.
 type rhythm struct {
@@ -34,31 +37,28 @@ func (r *rhythm) last() time.Time {
 // Several server lines of one HAProxy poll from one address, each with its own
 // phase, so the spacing alone would be too short: the smallest lag p at which
 // arrivals repeat is the number of pollers. Without a repeating pattern it is
-// the median spacing of one, and before the third arrival HAProxy's default.
+// the second largest spacing (the largest may be a pause), and before the third
+// arrival HAProxy's default.
 func (r *rhythm) period() (time.Duration, int) {
 	n := len(r.at)
 	if n < 3 {
 		return defaultInter, 1
 	}
-	for p := 1; p <= maxPollers && n >= 2*p+1; p++ {
-		lags := r.lags(p)
+	for p := 1; p <= maxPollers && (p == 1 || n >= 3*p+1); p++ { // fewer repeat by chance
+		lags := r.lags(p, 3*p)
 		low, high := slices.Min(lags), slices.Max(lags)
-		jitter := high / 4
-		if p > 1 { // a pause must not look like several pollers
-			jitter = high / 10
-		}
-		if high-low <= max(jitter, 20*time.Millisecond) {
-			return max(high, time.Millisecond), p
+		if high-low <= max(high/8, 20*time.Millisecond) {
+			return max(high, leastInter), p
 		}
 	}
-	lags := r.lags(1)
+	lags := r.lags(1, rhythmLen)
 	slices.Sort(lags)
-	return max(lags[len(lags)/2], time.Millisecond), 1
+	return max(lags[len(lags)-2], leastInter), 1
 }
 
-// lags are the distances between arrivals p apart, of the newest 3p+1.
-func (r *rhythm) lags(p int) []time.Duration {
-	at := r.at[max(0, len(r.at)-3*p-1):]
+// lags are the distances between arrivals p apart, of the newest n+1.
+func (r *rhythm) lags(p, n int) []time.Duration {
+	at := r.at[max(0, len(r.at)-n-1):]
 	var ds []time.Duration
 	for i := p; i < len(at); i++ {
 		ds = append(ds, at[i].Sub(at[i-p]))

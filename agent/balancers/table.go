@@ -73,6 +73,7 @@ type Table struct {
 type source struct {
 	key    string
 	addr   netip.Addr // where it last asked from
+	first  netip.Addr // and where first, for the state file: it does not change at every poll
 	named  bool
 	inside bool // of --lb-from
 	asked  int
@@ -148,7 +149,7 @@ func (t *Table) Known() []Known {
 	}
 	for _, s := range t.sources {
 		if s.balancer() {
-			ks = append(ks, Known{s.key, false, []netip.Addr{s.addr}})
+			ks = append(ks, Known{s.key, false, []netip.Addr{s.first}})
 		}
 	}
 	slices.SortFunc(ks, func(a, b Known) int { return strings.Compare(a.Name, b.Name) })
@@ -182,7 +183,7 @@ func (t *Table) source(key string, addr netip.Addr, named bool) *source {
 	if len(t.sources) >= maxSources && !t.forget() {
 		return nil
 	}
-	s := &source{key: key, addr: addr, named: named, inside: t.inside(addr)}
+	s := &source{key: key, addr: addr, first: addr, named: named, inside: t.inside(addr)}
 	t.sources[key] = s
 	return s
 }

@@ -40,6 +40,9 @@ type Front struct {
 // New is a front.
 func New(c Config) *Front { return &Front{cfg: c} }
 
+// Pod is what it speaks for.
+func (f *Front) Pod() *drain.Pod { return f.cfg.Pod }
+
 // Serve answers on ln until it is closed.
 func (f *Front) Serve(ln net.Listener, control bool) error {
 	p := &port{
