@@ -35,6 +35,7 @@ const (
 // conn is an accepted connection with the bytes that were looked at.
 type conn struct {
 	net.Conn
+	raw  net.Conn // as accepted
 	r    *bufio.Reader
 	peer balancers.Peer
 	busy atomic.Bool // a handler runs
@@ -109,7 +110,7 @@ func (p *port) run() {
 			time.Sleep(acceptPause)
 			continue
 		}
-		c := &conn{Conn: nc, r: bufio.NewReaderSize(nc, 2*maxLine), peer: balancers.Peer{
+		c := &conn{Conn: nc, raw: nc, r: bufio.NewReaderSize(nc, 2*maxLine), peer: balancers.Peer{
 			Addr: addrOf(nc.RemoteAddr()), Conn: lastConn.Add(1), Trusted: p.control,
 		}, problem: p.front.rawProblem}
 		p.add(c)

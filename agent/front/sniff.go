@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"lbdrain/internal/handshake"
@@ -82,6 +83,10 @@ func (p *port) firstBytes(c *conn) ([]byte, error) {
 		_ = c.SetReadDeadline(earlier(time.Now().Add(wait), end))
 		_, err := c.r.Peek(n)
 		b, _ := c.r.Peek(c.r.Buffered())
+		if errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(end) && c.pending() {
+			wait = lineLimit // it is there: this read returns at once
+			continue
+		}
 		if err != nil {
 			return b, err
 		}
@@ -96,6 +101,28 @@ func (p *port) firstBytes(c *conn) ([]byte, error) {
 		}
 		return b, nil
 	}
+}
+
+// pending says whether bytes have arrived that nobody has read. A deadline that
+// passed proves no silence: a throttled process may have slept through it, and a
+// health check answered with a word counts as failed.
+func (c *conn) pending() (yes bool) {
+	_ = c.SetReadDeadline(time.Time{})
+	sc, ok := c.raw.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = rc.Read(func(fd uintptr) bool {
+		var b [1]byte
+		n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		yes = err == nil && n > 0
+		return true
+	})
+	return yes
 }
 
 // poll answers an agent-check. The answer counts as given once it is written.
