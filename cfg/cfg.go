@@ -47,6 +47,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/haproxytech/config-parser/v5/params"
+	"github.com/haproxytech/config-parser/v5/parsers"
+	"github.com/haproxytech/config-parser/v5/types"
 )
 
 const (
@@ -161,6 +165,58 @@ type AdminSocket struct {
 	Expose  bool   // expose-fd listeners: a reload takes the listeners over
 	File    string
 	Line    int
+}
+
+// stats reads the stats lines of the global section.
+func (r *reader) stats(words []string) {
+	if len(words) < 3 {
+		r.refuse("value", strings.Join(words, " ")+" wants a value.", "Write it.")
+		return
+	}
+	switch words[1] {
+	case "maxconn":
+		r.c.Global.StatsMaxconn = atoi(words[2])
+		r.globalSays("stats_maxconn")
+	case "socket":
+		sockets, ok := typed[[]types.Socket](&parsers.Socket{}, words)
+		if !ok || len(sockets) != 1 {
+			return
+		}
+		a := parseAddress(sockets[0].Path, r.env)
+		if a.problem != "" {
+			r.refuse("address", "stats socket "+a.problem+".", "Write a path.")
+			return
+		}
+		r.c.Sockets = append(r.c.Sockets, r.adminSocket(a, sockets[0].Params))
+	}
+}
+
+// adminSocket: unix-bind prefix does not reach it (cfgparse.c str2listener).
+func (r *reader) adminSocket(a address, bind []params.BindOption) AdminSocket {
+	s := AdminSocket{Network: a.network, Address: a.host, Level: "operator", File: r.c.Files[r.file], Line: r.line}
+	switch a.network {
+	case "ip":
+		s.Network, s.Address = "tcp", a.host+":"+strconv.Itoa(a.port)
+		if strings.IndexByte(a.host, ':') >= 0 {
+			s.Address = "[" + a.host + "]:" + strconv.Itoa(a.port)
+		}
+	case "uxst":
+		s.Network = "unix"
+	}
+	if i := strings.IndexByte(s.Address, '@'); i > 0 && a.network != "ip" {
+		s.Address = s.Address[i+1:]
+	}
+	for _, option := range bind {
+		switch o := option.(type) {
+		case *params.BindOptionValue:
+			if o.Name == "level" {
+				s.Level = o.Value
+			}
+		case *params.BindOptionDoubleWord:
+			s.Expose = s.Expose || o.Name == "expose-fd"
+		}
+	}
+	return s
 }
 
 // Load reads files and directories as `haproxy -f` does.

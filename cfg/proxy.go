@@ -3,12 +3,10 @@ package cfg
 import (
 	"fmt"
 	"maps"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/haproxytech/config-parser/v5/common"
-	"github.com/haproxytech/config-parser/v5/params"
 	"github.com/haproxytech/config-parser/v5/parsers"
 	"github.com/haproxytech/config-parser/v5/parsers/simple"
 	"github.com/haproxytech/config-parser/v5/types"
@@ -79,34 +77,14 @@ func (r *reader) says(name string) {
 	r.cur.origins[name] = r.at(r.cur.kind).origin(r.c.Files)
 }
 
-// startProxy begins a section that inherits (cfgparse-listen.c): of the defaults
-// it names, else of the last; a defaults section only of the one it names.
+// startProxy begins a section that inherits.
 func (r *reader) startProxy(words []string) {
 	if r.sections++; r.sections > maxSections {
 		r.foreign = true
 		r.refuse("too-many-sections", fmt.Sprintf("more than %d sections are not read.", maxSections), "Split the configuration.")
 		return
 	}
-	name, rest := "", words[1:]
-	if len(rest) > 0 && !(words[0] == "defaults" && rest[0] == "from" && len(rest) == 2) {
-		name, rest = rest[0], rest[1:]
-	}
-	from := r.last
-	if words[0] == "defaults" {
-		from = &proxy{kind: inDefaults, def: newDefaultServer(), Backend: builtInBackend()}
-	}
-	if len(rest) == 2 && rest[0] == "from" {
-		named := r.defaults(rest[1])
-		if named == nil {
-			r.refuse("defaults-unknown", fmt.Sprintf("there is no defaults section %q before this line.", rest[1]),
-				"Name one that stands before, or correct the name.")
-		} else {
-			from = named
-		}
-	} else if len(rest) > 0 {
-		r.refuse("section-words", fmt.Sprintf("%q does not belong behind the name of the section.", rest[0]),
-			"Put addresses on a bind line, and only `from NAME` here.")
-	}
+	name, from := r.proxyHead(words)
 	p := &proxy{}
 	*p = *from
 	p.Name, p.Kind, p.kind, p.servers, p.LateDefault, p.ownRules = name, words[0], builtIn, 0, 0, false
@@ -136,8 +114,49 @@ func (r *reader) startProxy(words []string) {
 		r.cur, r.foreign = nil, true
 		return
 	}
-	if p.kind != builtIn {
+	if p.kind != builtIn && !r.misled {
 		r.proxies = append(r.proxies, p)
+	}
+}
+
+// proxyHead reads the line that begins a section: its name, and whom it inherits
+// from (cfgparse-listen.c): the defaults it names, else the last; a defaults
+// section only the one it names.
+func (r *reader) proxyHead(words []string) (name string, from *proxy) {
+	isDefaults, rest := words[0] == "defaults", words[1:]
+	if len(rest) > 0 && !(isDefaults && rest[0] == "from" && len(rest) == 2) {
+		name, rest = rest[0], rest[1:]
+	}
+	if from = r.last; isDefaults {
+		from = &proxy{kind: inDefaults, def: newDefaultServer(), Backend: builtInBackend()}
+	}
+	r.misled = len(rest) == 1 && !isDefaults || len(rest) > 0 && !isDefaults && rest[0] != "from"
+	switch {
+	case r.misled:
+		r.problem(Finding{
+			ID: "section-words", Severity: Error, Why: fmt.Sprintf("%q does not belong behind the name of a section: HAProxy begins none here.", rest[0]),
+			Fix: "Put addresses on a bind line, and only `from NAME` here.",
+		})
+	case len(rest) > 2 && !isDefaults:
+		r.refuse("section-words", fmt.Sprintf("%q does not belong behind `from NAME`.", rest[2]), "Remove it.")
+	}
+	if r.misled || len(rest) < 2 || rest[0] != "from" {
+		return name, from
+	}
+	if named := r.defaults(rest[1]); named != nil {
+		return name, named
+	}
+	r.refuse("defaults-unknown", fmt.Sprintf("there is no defaults section %q before this line.", rest[1]), "Name one that stands before, or correct the name.")
+	return name, from
+}
+
+// mislead is for the first line of a section that HAProxy did not begin: it
+// refuses the line, and the section is read here nevertheless.
+func (r *reader) mislead() {
+	r.misled = false
+	r.refuse("section-words", "the line belongs to no section, since the line that was to begin one has too many words.", "Correct that line.")
+	if r.cur.kind != builtIn {
+		r.proxies = append(r.proxies, r.cur)
 	}
 }
 
@@ -342,56 +361,4 @@ func (p *proxy) connectPort() int {
 		return p.connects["tcp-check"]
 	}
 	return 0
-}
-
-// stats reads the stats lines of the global section.
-func (r *reader) stats(words []string) {
-	if len(words) < 3 {
-		r.refuse("value", strings.Join(words, " ")+" wants a value.", "Write it.")
-		return
-	}
-	switch words[1] {
-	case "maxconn":
-		r.c.Global.StatsMaxconn = atoi(words[2])
-		r.globalSays("stats_maxconn")
-	case "socket":
-		sockets, ok := typed[[]types.Socket](&parsers.Socket{}, words)
-		if !ok || len(sockets) != 1 {
-			return
-		}
-		a := parseAddress(sockets[0].Path, r.env)
-		if a.problem != "" {
-			r.refuse("address", "stats socket "+a.problem+".", "Write a path.")
-			return
-		}
-		r.c.Sockets = append(r.c.Sockets, r.adminSocket(a, sockets[0].Params))
-	}
-}
-
-// adminSocket: unix-bind prefix does not reach it (cfgparse.c str2listener).
-func (r *reader) adminSocket(a address, bind []params.BindOption) AdminSocket {
-	s := AdminSocket{Network: a.network, Address: a.host, Level: "operator", File: r.c.Files[r.file], Line: r.line}
-	switch a.network {
-	case "ip":
-		s.Network, s.Address = "tcp", a.host+":"+strconv.Itoa(a.port)
-		if strings.IndexByte(a.host, ':') >= 0 {
-			s.Address = "[" + a.host + "]:" + strconv.Itoa(a.port)
-		}
-	case "uxst":
-		s.Network = "unix"
-	}
-	if i := strings.IndexByte(s.Address, '@'); i > 0 && a.network != "ip" {
-		s.Address = s.Address[i+1:]
-	}
-	for _, option := range bind {
-		switch o := option.(type) {
-		case *params.BindOptionValue:
-			if o.Name == "level" {
-				s.Level = o.Value
-			}
-		case *params.BindOptionDoubleWord:
-			s.Expose = s.Expose || o.Name == "expose-fd"
-		}
-	}
-	return s
 }

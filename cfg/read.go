@@ -66,6 +66,7 @@ type reader struct {
 	line    int
 	section string // the keyword of the section, "" outside of any
 	foreign bool   // in a section that no version of HAProxy knows
+	misled  bool   // HAProxy did not begin this section, see mislead
 	// indented: the body of this section is; a word at the first column that
 	// no version knows is then taken for a section.
 	indented  bool
@@ -198,6 +199,9 @@ func (r *reader) statement(words []string, indented bool) {
 	case r.section == "global":
 		r.global(words, indented)
 	case r.cur != nil:
+		if r.misled {
+			r.mislead()
+		}
 		r.proxyLine(words, negated, indented)
 	}
 }
@@ -205,6 +209,7 @@ func (r *reader) statement(words []string, indented bool) {
 // start begins a section.
 func (r *reader) start(words []string) {
 	r.section, r.foreign, r.indented, r.cur = words[0], false, false, nil
+	r.misled = false
 	r.split.section = words[len(words)-1]
 	if len(words) > 1 {
 		r.split.section = words[1]
