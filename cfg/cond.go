@@ -176,9 +176,10 @@ func (c *condition) arguments(name string) ([]string, error) {
 	for i := 1; i < len(c.text); i++ {
 		ch := c.text[i]
 		switch {
-		case ch == '\\' && quote != '\'' && i+1 < len(c.text):
-			i++
-			arg = append(arg, c.text[i])
+		case ch == '\\' && quote != '\'':
+			b, n := unescape(c.text[i:])
+			arg = append(arg, b)
+			i += n - 1
 		case (ch == '"' || ch == '\'') && (quote == 0 || quote == ch):
 			quote ^= ch
 		case ch == ',' && quote == 0:
@@ -191,6 +192,24 @@ func (c *condition) arguments(name string) ([]string, error) {
 		}
 	}
 	return nil, fmt.Errorf("unclosed arguments of %s", name)
+}
+
+// unescape decodes the few escapes that arguments know; any other backslash is
+// itself.
+func unescape(s string) (b byte, n int) {
+	if len(s) > 1 {
+		switch s[1] {
+		case '\\', ' ', '"', '\'':
+			return s[1], 2
+		case 'n':
+			return '\n', 2
+		case 'r':
+			return '\r', 2
+		case 't':
+			return '\t', 2
+		}
+	}
+	return '\\', 1
 }
 
 // predicates is how many arguments each takes: those of 2.6 and what came since.

@@ -218,6 +218,9 @@ func (g *generator) server(backend string) {
 	}
 	name := g.name("s")
 	words := g.keywords(true)
+	if g.chance(4) && !strings.Contains(words, "#") {
+		words += g.one(" weight", " maxconn", " init-addr", " minconn", " maxqueue")
+	}
 	if len(g.servers) > 0 && g.chance(15) {
 		words = "no-check no-agent-check track " + g.one(g.servers...)
 	} else if strings.HasPrefix(words, "check") && !strings.Contains(words, "no-check") && !strings.Contains(words, `""`) && !strings.Contains(words, "#") {
@@ -282,7 +285,7 @@ func (g *generator) mistake() {
 	g.eol = "\n"
 	switch g.Intn(20) {
 	case 0:
-		g.line("backend %s\n server %s 127.0.0.1:80 check %s", b, s, g.one("inter", "fall", "port", "agent-port", "on-marked-down", "weight"+" 300"))
+		g.line("backend %s\n server %s 127.0.0.1:80 check %s", b, s, g.one("inter", "fall", "port", "agent-port", "on-marked-down", "weight 300", "cookie", "slowstart"))
 	case 1:
 		g.line("backend %s\n server x1 127.0.0.1:80 check\n server %s 127.0.0.1:80 no-agent-check check track x1", b, s)
 	case 2:

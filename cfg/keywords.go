@@ -24,8 +24,8 @@ var serverKeywords = map[string]keyword{
 
 	"rise":    {args: 1, set: func(s *setter, v string) { s.number(kRise, &s.Rise, v, 1, 1<<31-1) }},
 	"fall":    {args: 1, set: func(s *setter, v string) { s.number(kFall, &s.Fall, v, 1, 1<<31-1) }},
-	"weight":  {args: 1, set: func(s *setter, v string) { s.number(kWeight, &s.Weight, v, 0, 256) }},
-	"maxconn": {args: 1, set: func(s *setter, v string) { s.number(kMaxconn, &s.Maxconn, v, -1<<31, 1<<31-1) }},
+	"weight":  {args: 1, set: func(s *setter, v string) { s.number(kWeight, &s.Weight, v, 0, 256) }, bare: true},
+	"maxconn": {args: 1, set: func(s *setter, v string) { s.number(kMaxconn, &s.Maxconn, v, -1<<31, 1<<31-1) }, bare: true},
 
 	"port":       {args: 1, set: checkPort},
 	"agent-port": {args: 1, set: agentPort},
@@ -48,6 +48,10 @@ var serverKeywords = map[string]keyword{
 	}},
 	"healthcheck": {args: 1, set: func(s *setter, v string) { s.text(kType, &s.healthcheck, v) }, since: "3.4"},
 
+	"init-addr": {args: 1, bare: true},
+	"maxqueue":  {args: 1, bare: true},
+	"minconn":   {args: 1, bare: true},
+
 	"id":   {args: 1, onlyOn: true},
 	"guid": {args: 1, onlyOn: true, since: "3.0"},
 }
@@ -64,7 +68,7 @@ const (
 		check-reuse-pool:3.2 no-check-reuse-pool:3.2 strict-maxconn:3.2 check-sni-auto:3.3
 		no-check-sni-auto:3.3 sni-auto:3.3 no-sni-auto:3.3 renegotiate:3.3 no-renegotiate:3.3`
 	valueWords = `alpn ca-file check-alpn check-proto check-sni ciphers ciphersuites crl-file crt
-		error-limit init-addr log-proto max-reuse maxqueue minconn namespace npn pool-low-conn pool-max-conn
+		error-limit log-proto max-reuse namespace npn pool-low-conn pool-max-conn
 		pool-purge-delay proto proxy-v2-options redir resolve-net resolve-opts resolve-prefer
 		sni socks4 ssl-max-ver ssl-min-ver tcp-ut verify verifyhost ws shard:2.7
 		client-sigalgs:2.9 curves:2.9 log-bufsize:2.9 set-proxy-v2-tlv-fmt:2.9 sigalgs:2.9

@@ -241,6 +241,7 @@ type keyword struct {
 	args   int
 	set    func(*setter, string)
 	onlyOn bool   // on a server line, not on default-server
+	bare   bool   // HAProxy takes it at the end of a line, without its value
 	since  string // the version that brought it, "" for 2.6 or before
 }
 

@@ -122,7 +122,13 @@ func (r *reader) apply(s *Server, words []string, l level) {
 		if k.since != "" && r.o.Version != "" && CompareVersions(r.o.Version, k.since) < 0 {
 			r.refuse("newer-keyword", fmt.Sprintf("%s came with HAProxy %s; this one is %s.", name, k.since, r.o.Version), "Remove it, or upgrade.")
 		}
-		if i+k.args >= len(words) {
+		v := ""
+		switch {
+		case i+k.args < len(words):
+			v = words[i+k.args]
+		case k.bare:
+			r.warn("value", name+" has no value, which HAProxy reads as 0 or as none.", "Write it.")
+		default:
 			r.refuse("value", name+" wants a value.", "Write it.")
 			return
 		}
@@ -130,10 +136,6 @@ func (r *reader) apply(s *Server, words []string, l level) {
 			r.warn("not-on-default-server", name+" is not accepted on default-server; HAProxy drops it with an alert.", "Move it to the server lines.")
 		} else if k.set != nil {
 			set.word, set.problem, set.odd = name, "", ""
-			v := ""
-			if k.args > 0 {
-				v = words[i+1]
-			}
 			k.set(&set, v)
 			r.report(&set, l)
 		}

@@ -108,6 +108,7 @@ func TestConditions(t *testing.T) {
 		"openssl_version_atleast(3.0.0)": "yes", "openssl_version_before(1.1.1k)": "no", "ssllib_name_startswith(Libre)": "no",
 		`streq("a,b",'a,b')`: "yes", "strneq(a,b)": "yes", "strstr(abc,b)": "yes", "enabled(EPOLL)": "unknown: what enabled asks of a running HAProxy",
 		"0 && enabled(EPOLL)": "no", "1 || enabled(EPOLL)": "yes", "!enabled(EPOLL)": "unknown: what enabled asks of a running HAProxy",
+		`streq(a\,a\)`: "yes", `streq("a\"b",'a"b')`: "yes", `streq(a\ b,"a b")`: "yes",
 		"1 2": `unexpected "2" at the end of the conditional expression "1 2"`, "frob(1)": `unparsable conditional expression "frob(1)"`,
 		"(1": `expected ')' at ""`, "defined": "missing arguments of defined", "streq(a)": "streq wants 2 arguments", "defined(a": "unclosed arguments of defined",
 		strings.Repeat("(", 200) + "1": "parentheses more than 99 deep",
