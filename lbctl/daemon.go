@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"syscall"
@@ -25,11 +26,16 @@ import (
 // configuration managers write in several steps.
 const settle = 300 * time.Millisecond
 
+// gcPercent trades time for memory: what a thousand watches keep is small beside
+// what one read of their servers throws away each second.
+const gcPercent = 40
+
 // stuck is how long a keeper may be without a turn beyond its interval.
 const stuck = 10 * time.Second
 
 // run is the daemon's life after everything that can be refused was looked at.
 func (d *service) run(ctx context.Context, token string) error {
+	debug.SetGCPercent(gcPercent)
 	d.observe = d.o.mode == "observe"
 	for name := range d.sockets {
 		if _, err := d.journal.LB(name); errors.Is(err, journal.ErrVersion) {

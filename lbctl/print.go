@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -61,9 +62,13 @@ func printJSON(w io.Writer, v any) error {
 }
 
 func printTable(w io.Writer, rows [][]string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	b := bufio.NewWriterSize(w, 64<<10) // tabwriter writes every cell by itself
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	for _, r := range rows {
 		fmt.Fprintln(t, strings.TrimRight(strings.Join(r, "\t"), "\t"))
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return b.Flush()
 }

@@ -91,8 +91,11 @@ func records(now time.Time) []Record {
 func TestEvery(t *testing.T) {
 	line := Line{Endpoint: "p", Inter: time.Second, AgentInter: 500 * time.Millisecond}
 	memories := []Memory{
-		{}, {Worker: here, Zero: 1, ZeroAt: t0.Add(-ZeroGap), Total: 9}, {Worker: here, Zero: 1, ZeroAt: t0.Add(-ZeroGap + 1), Total: 9},
-		{Worker: other, Zero: 5, ZeroAt: t0.Add(-time.Minute), Total: 9}, {Worker: here, Zero: 1, ZeroAt: t0.Add(-time.Minute), Total: 8},
+		{},
+		{Worker: here, Zero: 1, ZeroAt: t0.Add(-ZeroGap), Total: 9},
+		{Worker: here, Zero: 1, ZeroAt: t0.Add(-ZeroGap + 1), Total: 9},
+		{Worker: other, Zero: 5, ZeroAt: t0.Add(-time.Minute), Total: 9},
+		{Worker: here, Zero: 1, ZeroAt: t0.Add(-time.Minute), Total: 8},
 	}
 	var seen [Cut + 1]atomic.Int64
 	t.Run("pods", func(t *testing.T) {

@@ -72,8 +72,10 @@ func (a *agent) serve(n int, c net.Conn) {
 			return
 		}
 		body, _ := io.ReadAll(req.Body)
-		s := seen{n, req.Method, req.URL.RequestURI(), req.Header.Get("Prefer"), req.Header.Get("If-None-Match"),
-			req.Header.Get("Authorization"), string(body), make(chan string)}
+		s := seen{
+			n, req.Method, req.URL.RequestURI(), req.Header.Get("Prefer"), req.Header.Get("If-None-Match"),
+			req.Header.Get("Authorization"), string(body), make(chan string),
+		}
 		select {
 		case a.seen <- s:
 		case <-a.t.Context().Done():

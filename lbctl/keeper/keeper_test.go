@@ -1,0 +1,314 @@
+package keeper
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"lbdrain/internal/haproxy"
+	"lbdrain/lbctl/hold"
+	"lbdrain/lbctl/journal"
+)
+
+// door is a HAProxy with one server, and what it does to commands.
+type door struct {
+	mu     sync.Mutex
+	s      haproxy.Server
+	pid    int
+	level  string
+	refuse string // what every command is answered with
+	deaf   bool   // commands succeed and do nothing
+	err    error
+	turns  int
+	sent   []string
+	scopes []haproxy.Scope
+}
+
+func newDoor() *door {
+	on := haproxy.Configured | haproxy.Enabled
+	return &door{pid: 1, level: "admin", s: haproxy.Server{
+		Backend: "web", Name: "s1", Check: on, Agent: on, CheckHealth: 3, Rise: 2, Fall: 2, Operational: haproxy.OpRunning,
+	}}
+}
+
+func (d *door) read() haproxy.Read {
+	return haproxy.Read{Info: haproxy.Info{Pid: d.pid}, Level: d.level, Servers: []haproxy.Server{d.s}, At: time.Now()}
+}
+
+func (d *door) Turn(_ context.Context, scope haproxy.Scope, decide func(haproxy.Read) ([]haproxy.Command, error)) (haproxy.Turn, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.turns++
+	d.scopes = append(d.scopes, scope)
+	if d.err != nil {
+		return haproxy.Turn{}, d.err
+	}
+	t := haproxy.Turn{Before: d.read()}
+	commands, err := decide(t.Before)
+	if err != nil || len(commands) == 0 {
+		return t, err
+	}
+	for _, c := range commands {
+		d.sent = append(d.sent, c.String())
+		o := haproxy.Outcome{Command: c, Reply: d.refuse}
+		if d.refuse != "" {
+			o.Err = &haproxy.CommandError{Command: c.String(), Reply: d.refuse}
+		} else if !d.deaf {
+			for v := hold.ToDrain; v <= hold.Cut; v++ {
+				if same, _ := hold.Command(v, "web", "s1"); same == c {
+					d.s = hold.Apply(d.s, v)
+				}
+			}
+		}
+		t.Outcomes = append(t.Outcomes, o)
+	}
+	after := d.read()
+	t.After = &after
+	return t, nil
+}
+
+func (d *door) locked(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f()
+}
+
+type log struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *log) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.b.String(), text)
+}
+
+var s1 = Key{"web", "s1"}
+
+// keep runs a keeper in a bubble of its own time.
+func keep(t *testing.T, d *door, change func(*Options), test func(*testing.T, *Keeper, *log)) {
+	t.Helper()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		l := &log{}
+		o := Options{Name: "lb1", Door: d, Journal: journal.Open(dir), Interval: time.Second, Log: zerolog.New(l)}
+		if change != nil {
+			change(&o)
+		}
+		k := New(o)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			k.Run(ctx)
+		}()
+		test(t, k, l)
+		cancel()
+		<-done
+	})
+}
+
+// TestAtRest: with nothing to keep, HAProxy is left alone; with a hold that is
+// carried out, it is looked at once an interval.
+func TestAtRest(t *testing.T) {
+	d := newDoor()
+	keep(t, d, nil, func(t *testing.T, k *Keeper, _ *log) {
+		time.Sleep(time.Minute)
+		d.locked(func() {
+			if d.turns > 0 {
+				t.Errorf("%d turns for nothing", d.turns)
+			}
+		})
+		if changed, err := k.Hold(t.Context(), []Key{s1}, hold.OpHold{Kind: hold.Maint}); err != nil || len(changed) != 1 {
+			t.Fatal(changed, err)
+		}
+		time.Sleep(time.Second)
+		d.locked(func() {
+			if d.s.Admin != haproxy.ForcedMaint || d.s.Agent.On() {
+				t.Errorf("%v after a second: %q", d.s.Admin, d.sent)
+			}
+			d.turns = 0
+		})
+		time.Sleep(time.Minute)
+		d.locked(func() {
+			if d.turns < 55 || d.turns > 65 {
+				t.Errorf("%d turns in a minute at rest", d.turns)
+			}
+		})
+		if changed, err := k.Hold(t.Context(), []Key{s1}, hold.OpHold{Kind: hold.Maint}); err != nil || len(changed) != 0 {
+			t.Errorf("said twice: %v, %v", changed, err)
+		}
+	})
+}
+
+// TestBusyServer is read often while its sessions end, and never put in MAINT.
+func TestBusyServer(t *testing.T) {
+	d := newDoor()
+	d.s.Sessions = 1
+	keep(t, d, nil, func(t *testing.T, k *Keeper, _ *log) {
+		if _, err := k.Hold(t.Context(), []Key{s1}, hold.OpHold{Kind: hold.Maint, Guard: time.Now().Add(time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30 * time.Second)
+		d.locked(func() {
+			if d.s.Admin != haproxy.ForcedDrain || d.s.Check.On() {
+				t.Errorf("%v, check %v", d.s.Admin, d.s.Check)
+			}
+			if d.turns < 800 || d.turns > 4000 {
+				t.Errorf("%d turns in 30 s", d.turns)
+			}
+			d.s.Sessions = 0
+		})
+		time.Sleep(100 * time.Millisecond)
+		d.locked(func() {
+			if d.s.Admin != haproxy.ForcedMaint {
+				t.Errorf("%v 100 ms after the last session: %q", d.s.Admin, d.sent)
+			}
+		})
+	})
+}
+
+// TestFutile: a command that HAProxy refuses, or that shows no effect, is not
+// repeated faster than the interval, and said.
+func TestFutile(t *testing.T) {
+	for name, spoil := range map[string]func(*door){
+		"refused":   func(d *door) { d.refuse = "Permission denied" },
+		"no effect": func(d *door) { d.deaf = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDoor()
+			spoil(d)
+			keep(t, d, nil, func(t *testing.T, k *Keeper, l *log) {
+				if _, err := k.Hold(t.Context(), []Key{s1}, hold.OpHold{Kind: hold.Drain}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Minute)
+				d.locked(func() {
+					if n := len(d.sent); n < 30 || n > 80 {
+						t.Errorf("%d commands in a minute", n)
+					}
+				})
+				if d.refuse != "" && l.count("Permission denied") == 0 {
+					t.Error("nothing was said")
+				}
+				r, ok := k.Row(s1)
+				if !ok || (d.refuse != "") != (r.Refused != "") {
+					t.Errorf("%+v", r)
+				}
+			})
+		})
+	}
+}
+
+// TestTrouble: a socket that does not answer is asked twice an interval, and
+// what is wrong is said once; then it is well again.
+func TestTrouble(t *testing.T) {
+	d := newDoor()
+	d.err = fmt.Errorf("unix:/a.sock: %w", haproxy.ErrBusy)
+	keep(t, d, nil, func(t *testing.T, k *Keeper, l *log) {
+		if _, err := k.Hold(t.Context(), []Key{s1}, hold.OpHold{Kind: hold.Drain}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		d.locked(func() {
+			if d.turns > 130 {
+				t.Errorf("%d turns in a minute: a storm", d.turns)
+			}
+			d.err = nil
+		})
+		if l.count(`"event":"socket_busy"`) != 1 {
+			t.Errorf("said %d times", l.count("socket_busy"))
+		}
+		time.Sleep(time.Second)
+		if l.count(`"event":"socket_ok"`) != 1 || d.s.Admin != haproxy.ForcedDrain {
+			t.Errorf("not well again: %v", d.s.Admin)
+		}
+	})
+}
+
+// TestOtherConfiguration: a backend of the file that HAProxy does not have does
+// not keep the others from being kept.
+func TestOtherConfiguration(t *testing.T) {
+	d := newDoor()
+	d.err = fmt.Errorf("show servers state gone: %w", haproxy.ErrNoSuchBackend)
+	keep(t, d, nil, func(t *testing.T, k *Keeper, l *log) {
+		if _, err := k.Hold(t.Context(), []Key{s1}, hold.OpHold{Kind: hold.Drain}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		d.locked(func() { d.err = nil })
+		time.Sleep(2 * time.Second)
+		d.locked(func() {
+			if last := d.scopes[len(d.scopes)-1]; len(last.Backends) != 0 || d.s.Admin != haproxy.ForcedDrain {
+				t.Errorf("scope %v, %v", last, d.s.Admin)
+			}
+		})
+		if l.count(`"event":"alarm"`) == 0 {
+			t.Error("nothing was said")
+		}
+	})
+}
+
+// TestLevel: on a socket that is not of level admin nothing is tried.
+func TestLevel(t *testing.T) {
+	d := newDoor()
+	d.level = "operator"
+	keep(t, d, nil, func(t *testing.T, k *Keeper, l *log) {
+		if _, err := k.Hold(t.Context(), []Key{s1}, hold.OpHold{Kind: hold.Drain}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if len(d.sent) > 0 || l.count("level operator") != 1 {
+			t.Errorf("sent %q, said %d times", d.sent, l.count("level operator"))
+		}
+	})
+}
+
+// TestObserve refuses a person's wish, and writes no journal.
+func TestObserve(t *testing.T) {
+	d := newDoor()
+	keep(t, d, func(o *Options) { o.Observe = true }, func(t *testing.T, k *Keeper, _ *log) {
+		if _, err := k.Hold(t.Context(), []Key{s1}, hold.OpHold{Kind: hold.Drain}); !errors.Is(err, ErrObserve) {
+			t.Errorf("%v", err)
+		}
+		if lb, err := k.o.Journal.LB("lb1"); err != nil || len(lb.Records) > 0 {
+			t.Errorf("%v %v", lb, err)
+		}
+	})
+}
+
+// TestReload: holds are re-applied to another worker at once, and said.
+func TestReload(t *testing.T) {
+	d := newDoor()
+	keep(t, d, nil, func(t *testing.T, k *Keeper, l *log) {
+		if _, err := k.Hold(t.Context(), []Key{s1}, hold.OpHold{Kind: hold.Drain}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		d.locked(func() { fresh := newDoor(); d.s, d.pid, d.sent = fresh.s, 2, nil })
+		time.Sleep(1100 * time.Millisecond)
+		d.locked(func() {
+			if d.s.Admin != haproxy.ForcedDrain || d.s.Agent.On() || d.sent[0] != "disable agent web/s1" {
+				t.Errorf("%v, agent %v: %q", d.s.Admin, d.s.Agent, d.sent)
+			}
+		})
+		if l.count(`"event":"reload_seen"`) != 1 {
+			t.Error("not said")
+		}
+	})
+}
