@@ -50,7 +50,8 @@ func TestMisuseOfRun(t *testing.T) {
 		{"run S1 --mode fast", "want one of current, improved"},
 		{"run S1 --repeat 0", "want 1 to 1000"},
 		{"run S2 --fault nothing", "one of the faults"},
-		{"run F1 --idle", "no request that a fault could cut"},
+		{"run F1 --idle", "--idle is for S2"},
+		{"run S1 --idle", "--idle is for S2"},
 	} {
 		var out, errOut bytes.Buffer
 		args := append(strings.Fields("scenarios "+tt.args), "--no-envoy", "--bin", dir, "--testdata", "../testdata", "--out", dir)

@@ -95,6 +95,9 @@ func printRuns(w io.Writer, sums []summary) {
 			duration(s.NoticeMS), dash(s.NoticeBy), duration(s.OverheadMS), seconds(s.PodSeconds), valid)
 	}
 	t.Flush()
+	if slices.ContainsFunc(sums, func(s summary) bool { return s.Scenario == "S2-idle" }) {
+		fmt.Fprintln(w, "S2-idle has no request: its overhead is POST /drain to the end of the pod")
+	}
 	printSpread(w, sums)
 }
 

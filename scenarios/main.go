@@ -6,6 +6,7 @@
 //	scenarios run F1 | run S2 --fault lbctl-kill
 //	scenarios run S2 --idle              an idle pod, from POST /drain to its exit
 //	scenarios backend                    the application in the pods
+//	scenarios version
 //
 // S1: four long requests (h1 first on its connection, h1 on a reused one, h2 POST, h2
 // stream) are pinned to one pod of three, which is deleted a second later. The other
@@ -28,6 +29,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -38,6 +40,9 @@ import (
 	ucli "github.com/urfave/cli/v2"
 	"lbdrain/internal/cli"
 )
+
+// version is set by the linker.
+var version = "unknown"
 
 func main() {
 	os.Exit(run(context.Background(), os.Args, os.Stdout, os.Stderr))
@@ -54,7 +59,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		HideHelpCommand: true,
 		OnUsageError:    cli.UsageError,
 		ExitErrHandler:  func(*ucli.Context, error) {},
-		Commands:        []*ucli.Command{demoCommand(stdout, stderr), runCommand(stdout, stderr), backendCommand(stdout)},
+		Commands: []*ucli.Command{
+			demoCommand(stdout, stderr), runCommand(stdout, stderr), backendCommand(stdout),
+			{Name: "version", Usage: "print the version", Action: func(*ucli.Context) error {
+				_, err := fmt.Fprintln(stdout, version)
+				return err
+			}},
+		},
 		Action: func(c *ucli.Context) error {
 			if c.Args().Present() {
 				return cli.Misuse("scenarios --help", "no such command: %s", c.Args().First())

@@ -144,18 +144,18 @@ func scenario(c *ucli.Context, name string) (experiment, error) {
 	if f := c.String("fault"); f != "" {
 		name = f
 	}
-	if name == "S1" || name == "S2" {
-		if x.Idle {
-			x.Scenario = name + "-idle"
+	if x.Idle {
+		if name != "S2" {
+			return x, cli.Misuse("scenarios run S2 --idle", "--idle is for S2: it sends no request")
 		}
+		x.Scenario = "S2-idle"
+	}
+	if name == "S1" || name == "S2" {
 		return x, nil
 	}
 	f, err := findFault(name)
 	if err != nil {
 		return x, cli.Misuse("scenarios run S1", "scenario %q: want S1, S2, or one of the faults: %s", name, faultNames())
-	}
-	if x.Idle {
-		return x, cli.Misuse("scenarios run S2 --idle", "--idle has no request that a fault could cut")
 	}
 	x.Scenario, x.Fault = f.ID, &f
 	return x, nil

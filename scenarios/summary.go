@@ -29,7 +29,7 @@ type summary struct {
 	Truth        ledger.Truth        `json:"truth"`
 	Masks        map[ledger.Mask]int `json:"masks"`
 	NoticeMS     *spread             `json:"notice_ms"`   // DRAINING to the first DRAIN, NOLB or DOWN
-	OverheadMS   *spread             `json:"overhead_ms"` // end of the last request to the end of the pod
+	OverheadMS   *spread             `json:"overhead_ms"` // end of the last request (S2-idle: DRAINING) to the end of the pod
 	PodSeconds   *spread             `json:"pod_seconds"` // delete to the end of the pod
 
 	NoticeBy string         `json:"notice_by,omitempty"` // DRAIN, NOLB or DOWN
