@@ -256,8 +256,8 @@ func (p *Pod) end(o Outcome) {
 		return
 	}
 	k.outcome = o
+	p.publish() // before those who wait look
 	close(k.ended)
-	p.publish()
 }
 
 // mayExit: only SIGTERM lets the process exit, and only when nobody needs its

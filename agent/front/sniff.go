@@ -79,6 +79,9 @@ func (p *port) greet(c *conn) {
 func (p *port) firstBytes(c *conn) ([]byte, error) {
 	end := time.Now().Add(lineLimit)
 	wait := p.front.cfg.FirstByte
+	if p.control { // HAProxy does not poll here, and a shell's curl may be slow
+		wait = lineLimit
+	}
 	for n := 1; ; n = c.r.Buffered() + 1 {
 		_ = c.SetReadDeadline(earlier(time.Now().Add(wait), end))
 		_, err := c.r.Peek(n)
