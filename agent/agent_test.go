@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -462,6 +463,31 @@ func TestHTTP10(t *testing.T) {
 		if got := say(t, p.host+":30180", text); got != want {
 			t.Errorf("agent-send %q: %q, want %q", text, got, want)
 		}
+	}
+}
+
+// A health check whose request comes too late has read a word that it takes for
+// a failure: such words are no evidence.
+func TestLateCheckIsNoEvidence(t *testing.T) {
+	t.Parallel()
+	p := serveAgent(t, "--first-byte", "1ms")
+	p.post("/drain?finish")
+	for range 5 {
+		c, err := net.Dial("tcp", p.host+":30180")
+		if err != nil {
+			t.Fatal(err)
+		}
+		word, err := bufio.NewReader(c).ReadString('\n')
+		if err != nil || word != "drain\n" {
+			t.Errorf("%q %v", word, err)
+		}
+		_, _ = io.WriteString(c, "GET /health_check.html HTTP/1.0\r\n\r\n")
+		_, _ = io.ReadAll(c)
+		c.Close()
+	}
+	lbs := p.status().Progress.LBs
+	if len(lbs) != 1 || !strings.HasPrefix(lbs[0].Missing, "0 of ") {
+		t.Errorf("%+v", lbs)
 	}
 }
 

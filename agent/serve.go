@@ -191,6 +191,9 @@ func (s *settings) log(log zerolog.Logger, cfg drain.Config) {
 	if s.dataPort == "" {
 		e.Str("no_data_port", "a balancer that fell silent, and an Envoy that died, are waited for to the deadline")
 	}
+	if s.stateFile == "" && s.lbToken == "" && len(s.prefixes) == 0 {
+		e.Str("no_state_file", "restarted in a drain, the agent takes no acknowledgement from a balancer that holds the pod: it neither checks nor polls then")
+	}
 	e.Bool("lb_token", s.lbToken != "").Bool("control_token", s.controlToken != "").Send()
 }
 

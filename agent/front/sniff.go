@@ -141,10 +141,14 @@ func (p *port) poll(c *conn, b []byte) {
 	if _, err := io.WriteString(c, a.Word+"\n"); err != nil {
 		return
 	}
-	pod.Answered(a)
 	// Unread bytes at close would send RST and could destroy the answer.
 	c.CloseWrite()
 	_ = c.SetReadDeadline(time.Now().Add(lingerLimit))
+	late := make([]byte, maxLine)
+	n, _ := io.ReadFull(c, late)
+	if listen(late[:n]) != speaksHTTP { // a check that came late has read no word
+		pod.Answered(a)
+	}
 	_, _ = io.CopyN(io.Discard, c, maxHeader)
 }
 
