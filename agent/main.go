@@ -64,7 +64,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			},
 		},
 		Action: func(c *ucli.Context) error {
-			return cli.Misuse("agent serve | drain | status | version", "no such command: %q", c.Args().First())
+			const hint = "agent serve | drain | status | version"
+			if !c.Args().Present() {
+				return cli.Misuse(hint, "a command is missing")
+			}
+			return cli.Misuse(hint, "no such command: %q", c.Args().First())
 		},
 	}
 	err := app.RunContext(ctx, args)
