@@ -326,3 +326,32 @@ func (g *generator) mistake() {
 		g.line("backend %s\n server %s 127.0.0.1:80 %s", b, s, strings.Repeat("check ", 62))
 	}
 }
+
+// mutant is a generated text with a few accidents of the editor: lines and words
+// that are swapped, doubled, lost, or broken by a stray character.
+func (g *generator) mutant() string {
+	lines := strings.Split(g.file(), "\n")
+	for range 1 + g.Intn(4) {
+		i, j := g.Intn(len(lines)), g.Intn(len(lines))
+		switch g.Intn(5) {
+		case 0:
+			lines[i], lines[j] = lines[j], lines[i]
+		case 1:
+			lines = append(lines[:i:i], append([]string{lines[j]}, lines[i:]...)...)
+		case 2:
+			words, others := strings.Split(lines[i], " "), strings.Split(lines[j], " ")
+			words[g.Intn(len(words))] = g.one(others...)
+			lines[i] = strings.Join(words, " ")
+		case 3:
+			words := strings.Split(lines[i], " ")
+			a, b := g.Intn(len(words)), g.Intn(len(words))
+			words[a], words[b] = words[b], words[a]
+			lines[i] = strings.Join(words[g.Intn(2)%len(words):], " ")
+		case 4:
+			at := g.Intn(len(lines[i]) + 1)
+			stray := g.one(`"`, "'", `\`, "$", "#", " ", "\t", "{", "}", "0", "x", "-", `""`, `"$OUTER"`, "no ", `\ `, `\x20`, "\r")
+			lines[i] = lines[i][:at] + stray + lines[i][at:]
+		}
+	}
+	return strings.Join(lines, "\n")
+}

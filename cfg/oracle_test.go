@@ -70,6 +70,41 @@ func TestOracle(t *testing.T) {
 	}
 }
 
+// TestMutants: what HAProxy still takes after accidents of the editor, we take
+// too, and read alike. What it refuses then is its own affair: most of it is
+// about lines that decide nothing here.
+func TestMutants(t *testing.T) {
+	bin := haproxyBinary(t)
+	dir := t.TempDir()
+	o := askOptions(t, bin)
+	taken, servers := 0, 0
+	for i := range *oracleFiles / 2 {
+		g := newGenerator(*oracleSeed+5000, i)
+		text := g.mutant()
+		name := filepath.Join(dir, fmt.Sprintf("mutant%03d.cfg", i))
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := haproxyCheck(t, bin, name); !ok {
+			continue
+		}
+		taken++
+		c, err := Load([]string{name}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mine := refusedBy(c); mine != "" {
+			t.Errorf("mutant %d: HAProxy takes it, we say %s\n%s", i, mine, text)
+			continue
+		}
+		servers += compareLive(t, bin, dir, []string{name}, o)
+	}
+	t.Logf("%d mutants, of which HAProxy takes %d; %d servers compared", *oracleFiles/2, taken, servers)
+	if taken < *oracleFiles/20 {
+		t.Errorf("the accidents have become too bad")
+	}
+}
+
 // refusedBy is why HAProxy should refuse the files: a word that no community
 // version knows is a warning of ours, and fatal to this binary.
 func refusedBy(c *Config) string {
@@ -174,8 +209,13 @@ func compareLive(t *testing.T, bin, dir string, files []string, o Options) int {
 			t.Errorf("%s:%d: %s: %s\n%s", s.File, s.Line, n, d, sourceLine(s))
 		}
 	}
-	if len(c.Servers) != len(state) {
-		t.Errorf("HAProxy has %d servers, we %d: %v", len(state), len(c.Servers), files)
+	// Names may be double in a disabled backend.
+	names := make(map[string]bool)
+	for _, s := range c.Servers {
+		names[s.Backend+"/"+s.Name] = true
+	}
+	if len(names) != len(state) {
+		t.Errorf("HAProxy has %d servers, we %d: %v", len(state), len(names), files)
 	}
 	return seen
 }
@@ -217,9 +257,9 @@ func liveDifferences(s Server, stat, state map[string]string) (bad []string) {
 	same("check address", orDash(s.checkAddr), state["srv_check_addr"])
 	same("agent address", orDash(s.agentAddr), state["srv_agent_addr"])
 	same("cookie", s.Cookie, stat["cookie"])
-	// A paused check, that of a disabled server or of a disabled root, is left
-	// out of show stat.
-	if paused := stat["check_rise"] == "" && (s.Disabled || s.TrackRoot != ""); (s.Check || s.TrackRoot != "") && !paused {
+	// A paused check is left out of show stat: of a disabled server, of one
+	// whose name does not resolve, of a root like that.
+	if paused := stat["check_rise"] == "" && (s.Disabled || s.TrackRoot != "" || net.ParseIP(s.Addr) == nil); (s.Check || s.TrackRoot != "") && !paused {
 		same("rise", strconv.Itoa(s.Rise), stat["check_rise"])
 		same("fall", strconv.Itoa(s.Fall), stat["check_fall"])
 	}
