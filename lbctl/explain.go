@@ -314,6 +314,7 @@ type explained struct {
 	OnError      *string               `json:"on_error"`
 	InitState    *string               `json:"init_state"`
 	Source       *string               `json:"source"`
+	Resolvers    *string               `json:"resolvers"`
 	TCheck       *int64                `json:"t_check"`
 	TConnect     *int64                `json:"t_connect"`
 	Mode         string                `json:"mode"`
@@ -370,7 +371,7 @@ func explain(s cfg.Server) explained {
 		Track: unless(s.Track), TrackRoot: unless(s.TrackRoot),
 		Disabled: s.Disabled, Backup: s.Backup, Weight: s.Weight, Cookie: unless(s.Cookie),
 		Slowstart: millis(s.Slowstart), Maxconn: unless(s.Maxconn), Observe: unless(s.Observe), OnError: unless(s.OnError),
-		InitState: unless(s.InitState), Source: unless(s.Source),
+		InitState: unless(s.InitState), Source: unless(s.Source), Resolvers: unless(s.Resolvers),
 		TCheck: millis(s.TimeoutCheck), TConnect: millis(s.TimeoutConnect), Mode: s.Mode,
 		Origin: make(map[string]cfg.Origin, len(cfg.Keys())),
 	}

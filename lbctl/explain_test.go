@@ -68,7 +68,7 @@ func TestExplainJSON(t *testing.T) {
 		"inter": 1000.0, "fastinter": 1000.0, "downinter": 1000.0, "fall": 2.0, "rise": 2.0, "check_port": 81.0, "check_addr": nil,
 		"agent": true, "agent_port": 82.0, "agent_inter": 2000.0, "agent_addr": "127.0.0.1", "agent_send": nil,
 		"on_marked_down": "shutdown-sessions", "on_marked_up": "none", "track": nil, "track_root": nil, "disabled": false, "backup": false,
-		"weight": 1.0, "cookie": nil, "slowstart": nil, "maxconn": nil, "observe": nil, "on_error": nil, "init_state": nil, "source": nil,
+		"weight": 1.0, "cookie": nil, "slowstart": nil, "maxconn": nil, "observe": nil, "on_error": nil, "init_state": nil, "source": nil, "resolvers": nil,
 		"t_check": nil, "t_connect": 5000.0, "mode": "http",
 		"window_ms":        map[string]any{"best": 1000.0, "mean": 1500.0, "worst": 2000.0},
 		"window_silent_ms": map[string]any{"best": 1000.0, "mean": 1500.0, "worst": 4000.0},
@@ -93,7 +93,7 @@ func TestExplainJSON(t *testing.T) {
 func TestExplainTargets(t *testing.T) {
 	file := write(t, "x.cfg", strings.Replace(explainCfg, "${HOST}", "127.0.0.9", 1))
 	for target, want := range map[string]int{"web/s1": 1, "s1": 2, "web": 2, "127.0.0.1:80": 1, "127.0.0.1:82": 1, "127.0.0.9:80": 1} {
-		code, out, errs := command(t, "explain", "-f", file, target)
+		code, out, errs := command(t, "explain", target, "-f", file)
 		if n := strings.Count(out, "\n") - 1; code != 0 || n != want {
 			t.Errorf("%s: exit %d, %d servers, want %d\n%s%s", target, code, n, want, out, errs)
 		}
