@@ -36,6 +36,9 @@ const stuck = 10 * time.Second
 // run is the daemon's life after everything that can be refused was looked at.
 func (d *service) run(ctx context.Context, token string) error {
 	debug.SetGCPercent(gcPercent)
+	if err := d.config.Refused(); err != nil {
+		d.log.Error().Str("event", "cfg_bad").Err(err).Msg("HAProxy refuses this configuration; serving what it says all the same")
+	}
 	d.observe = d.o.mode == "observe"
 	for name := range d.sockets {
 		if _, err := d.journal.LB(name); errors.Is(err, journal.ErrVersion) {

@@ -152,7 +152,7 @@ func serve(ctx context.Context, o serveOptions, log zerolog.Logger) error {
 	return d.run(ctx, token)
 }
 
-// load reads the configuration; findings for which HAProxy refuses it are an error.
+// load reads the configuration.
 func load(paths []string) (*cfg.Config, error) {
 	env := map[string]string{}
 	for _, kv := range os.Environ() {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"slices"
 	"strconv"
 	"time"
@@ -24,6 +26,7 @@ type overview struct {
 	output            string
 	timeout           time.Duration
 	all               bool
+	errs              io.Writer
 }
 
 func statusCommand() *ucli.Command {
@@ -37,6 +40,7 @@ func statusCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "o", Usage: "table, json or name", Value: "table", Destination: &o.output}),
 		Action: func(c *ucli.Context) error {
 			o.parse(c)
+			o.errs = c.App.ErrWriter
 			o.targets, o.backends = c.Args().Slice(), c.StringSlice("backend")
 			if !slices.Contains([]string{"table", "json", "name"}, o.output) {
 				return cli.Misuse("-o json", "output %q: want table, json or name", o.output)
@@ -120,8 +124,9 @@ func (o *overview) one(ctx context.Context, b *balancer) ([]serverStatus, error)
 		}
 	}
 	lb, err := journal.Open(o.stateDir).LB(b.name)
-	if err != nil {
-		err = cli.Fail(cli.Failed, "run as root or in lbctl's group to see who holds what", err)
+	if errors.Is(err, fs.ErrPermission) {
+		fmt.Fprintf(o.errs, "lbctl: %v: who holds what is not shown\nhint: run as root or in lbctl's group\n", err)
+		err = nil
 	}
 	all := make([]serverStatus, len(servers))
 	for i, s := range servers {

@@ -44,8 +44,10 @@ type Options struct {
 	Socket  string // its address, for the journal
 	Door    Door
 	Journal *journal.Journal
-	Observe bool                      // write nothing, acknowledge nothing, log what it would do
-	Enforce func(backend string) bool // which backends commands go to; nil: all
+	Observe bool // write nothing, acknowledge nothing, log what it would do
+	// Enforce says in which backends pods are held; nil: in all. A pod that is
+	// in another one too is left alone: half a hold would only hold it up.
+	Enforce func(backend string) bool
 	// Guest is a command line without a daemon: it deals only with servers that
 	// it was asked about, watches their agents without being a balancer, and
 	// holds nothing for a pod.
@@ -162,9 +164,39 @@ func (k *Keeper) call(ctx context.Context, f func() error) error {
 // Configure replaces what the configuration says.
 func (k *Keeper) Configure(ctx context.Context, lines map[Key]Line) error {
 	return k.call(ctx, func() error {
-		k.lines, k.whole, k.lookAt = maps.Clone(lines), false, time.Time{}
+		k.lines, k.whole, k.lookAt = k.enforced(lines), false, time.Time{}
 		return nil
 	})
+}
+
+// enforced takes their agents from the servers of pods that are left alone.
+func (k *Keeper) enforced(lines map[Key]Line) map[Key]Line {
+	lines = maps.Clone(lines)
+	if k.o.Enforce == nil {
+		return lines
+	}
+	outside := map[string]string{} // by agent: a backend that is not enforced
+	in := map[string]bool{}
+	for key, line := range lines {
+		if k.o.Enforce(key.Backend) {
+			in[line.Endpoint] = true
+		} else {
+			outside[line.Endpoint] = key.Backend
+		}
+	}
+	for key, line := range lines {
+		if outside[line.Endpoint] != "" {
+			line.Endpoint = ""
+			lines[key] = line
+		}
+	}
+	for endpoint, backend := range outside {
+		if endpoint != "" && in[endpoint] {
+			k.event(k.o.Log.Warn(), "alarm").Str("pod", endpoint).Str("backend", backend).
+				Msg("left alone: it is also in a backend that is not enforced")
+		}
+	}
+	return lines
 }
 
 // ErrObserve is the answer to a person's wish in observe mode.

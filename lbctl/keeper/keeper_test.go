@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -309,6 +310,26 @@ func TestReload(t *testing.T) {
 		})
 		if l.count(`"event":"reload_seen"`) != 1 {
 			t.Error("not said")
+		}
+	})
+}
+
+// TestEnforce: a pod that is half in an enforced backend is left alone, whole.
+func TestEnforce(t *testing.T) {
+	d := newDoor()
+	keep(t, d, func(o *Options) { o.Enforce = func(b string) bool { return b == "web" } }, func(t *testing.T, k *Keeper, l *log) {
+		line := func(endpoint string) Line { return Line{Line: hold.Line{Endpoint: endpoint}} }
+		got := k.enforced(map[Key]Line{
+			{"web", "s1"}: line("a:1"), {"api", "s1"}: line("a:1"), {"web", "s2"}: line("b:1"), {"api", "s3"}: line("c:1"),
+		})
+		want := map[Key]Line{
+			{"web", "s1"}: line(""), {"api", "s1"}: line(""), {"web", "s2"}: line("b:1"), {"api", "s3"}: line(""),
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("%v", got)
+		}
+		if l.count("left alone") != 1 || l.count("a:1") != 1 {
+			t.Error("said of the wrong pod, or not")
 		}
 	})
 }

@@ -240,11 +240,8 @@ func (l *look) consider(r haproxy.Read) {
 	}
 }
 
-// command is what a step wants sent, unless it may not or was futile.
+// command is what a step wants sent, unless it was futile.
 func (k *Keeper) command(key Key, s hold.Step) (haproxy.Command, bool) {
-	if k.o.Enforce != nil && !k.o.Enforce(key.Backend) {
-		return haproxy.Command{}, false
-	}
 	if n := k.repeat[key]; n.verb == s.Do && n.times >= futile && time.Now().Before(k.lookAt) {
 		return haproxy.Command{}, false
 	}
@@ -270,7 +267,7 @@ func (l *look) due(took time.Duration) time.Duration {
 		return 0
 	}
 	next := max(l.k.lookAt.Sub(now), time.Millisecond)
-	for key, s := range l.steps {
+	for _, s := range l.steps {
 		var wait time.Duration
 		switch s.Wait {
 		case hold.ForZero:
@@ -282,9 +279,7 @@ func (l *look) due(took time.Duration) time.Duration {
 		default:
 			continue
 		}
-		if l.k.o.Enforce == nil || l.k.o.Enforce(key.Backend) {
-			next = min(next, wait)
-		}
+		next = min(next, wait)
 	}
 	return next
 }

@@ -30,7 +30,7 @@ type watch struct {
 func (k *Keeper) follow(ctx context.Context, records map[string]hold.Record) {
 	want := map[string]bool{}
 	for key, line := range k.lines {
-		if line.Endpoint != "" && k.concerns(key) && (k.o.Enforce == nil || k.o.Enforce(key.Backend)) {
+		if line.Endpoint != "" && k.concerns(key) {
 			want[line.Endpoint] = true
 		}
 	}
