@@ -136,7 +136,6 @@ func broken(v View, r Record, m Memory, s Step) string {
 	sv, out := v.Server, s.Record
 	drained := sv.Admin&(haproxy.ForcedDrain|haproxy.ForcedMaint) != 0
 	agentOff := sv.Agent&haproxy.Enabled == 0
-	healthOff := sv.Check&haproxy.Enabled == 0
 	empty := sv.Sessions == 0 && sv.Queued == 0
 	force := r.Op != nil && r.Op.Force && !r.Op.Lifted
 	held := r.Op != nil && !r.Op.Lifted
@@ -156,11 +155,36 @@ func broken(v View, r Record, m Memory, s Step) string {
 	if s.Do != Nothing && !held && r.Pod != nil && v.Pod.Phase == Unknown && v.Now.Sub(v.Pod.Lost) < Gone {
 		return "acts on a pod that it knows nothing of"
 	}
+	if f := Fact(v, s.Memory); f.HeldZero() && (!empty || !drained || !agentOff) {
+		return "acknowledges held-zero that is none"
+	}
 	switch s.Do {
 	case ToMaint:
 		if !agentOff || !drained || !force && !twice {
 			return "maint without DRAIN, agent off and two reads of zero"
 		}
+	case HealthOff:
+		if !agentOff || !drained || !out.Guarded {
+			return "health off without agent off, DRAIN or record"
+		}
+	case AgentOff:
+		if !out.Muted {
+			return "agent off without a record"
+		}
+	case Cut:
+		if !force {
+			return "cuts unforced"
+		}
+	}
+	return loosened(v, r, s, held, fresh, mute, twice)
+}
+
+// loosened says which invariant a decision that gives something back breaks.
+func loosened(v View, r Record, s Step, held, fresh, mute, twice bool) string {
+	sv, out := v.Server, s.Record
+	drained := sv.Admin&(haproxy.ForcedDrain|haproxy.ForcedMaint) != 0
+	healthOff := sv.Check&haproxy.Enabled == 0
+	switch s.Do {
 	case ToReady:
 		switch {
 		case held:
@@ -173,10 +197,6 @@ func broken(v View, r Record, m Memory, s Step) string {
 			return "ready with health off"
 		case out.Foreign != "":
 			return "ready against others' state"
-		}
-	case HealthOff:
-		if !agentOff || !drained || !out.Guarded {
-			return "health off without agent off, DRAIN or record"
 		}
 	case HealthOn:
 		dead := !v.Pod.Lost.IsZero() && v.Now.Sub(v.Pod.Lost) >= Gone
@@ -193,21 +213,10 @@ func broken(v View, r Record, m Memory, s Step) string {
 		if r.Guarded && healthOff && sv.Check&haproxy.Configured != 0 {
 			return "agent on with health off"
 		}
-	case AgentOff:
-		if !out.Muted {
-			return "agent off without a record"
-		}
 	case ToDrain:
 		if sv.Admin&haproxy.ForcedMaint != 0 && (r.Foreign == Maint && !held || !fresh && !mute) {
 			return "leaves MAINT that others set, or without a fresh OPEN"
 		}
-	case Cut:
-		if !force {
-			return "cuts unforced"
-		}
-	}
-	if f := Fact(v, s.Memory); f.HeldZero() && (!empty || !drained || !agentOff) {
-		return "acknowledges held-zero that is none"
 	}
 	return ""
 }

@@ -2,6 +2,7 @@ package hold
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -291,6 +292,12 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		"read": func(*rapid.T) { w.read() },
 		"send": func(*rapid.T) { w.send() },
 		"turn": func(*rapid.T) { w.read(); w.send() },
+	}
+}
+
+// events are what pods, people and machines do.
+func (w *world) events() map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
 		"pod drains": func(*rapid.T) {
 			if w.state == "OPEN" && w.agentUp {
 				w.state, w.seq, w.zero = "DRAINING", w.seq+1, false
@@ -372,7 +379,9 @@ func TestWalk(t *testing.T) {
 			t.Parallel()
 			rapid.Check(t, func(t *rapid.T) {
 				w := newWorld(stateFile)
-				t.Repeat(w.actions())
+				all := w.actions()
+				maps.Copy(all, w.events())
+				t.Repeat(all)
 				w.settle(t)
 			})
 		})
