@@ -131,7 +131,8 @@ func (j *job) result(p desk.Report) *result {
 func (j *job) finished(p desk.Report) bool {
 	switch {
 	case j.verb == ready:
-		return p.Free
+		// Without a daemon nobody else would finish it.
+		return p.Free || j.noWait && j.lb.remote != nil
 	case j.noWait:
 		return p.Held
 	}

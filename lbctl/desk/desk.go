@@ -52,8 +52,8 @@ func report(key keeper.Key, r keeper.Row) Report {
 		Backend: key.Backend, Server: key.Server, At: r.At, State: State(r.Server),
 		Sessions: r.Server.Sessions, Queued: r.Server.Queued,
 		Held:    r.Server.Admin&0x09 != 0 && !r.Server.Agent.On(),
-		Settled: held && r.Step.Do == hold.Nothing && r.Step.Wait == hold.Settled,
-		Guarded: rec.Guarded, Free: rec.Pod == nil && rec.Op == nil,
+		Settled: held && r.Saved && r.Step.Do == hold.Nothing && r.Step.Wait == hold.Settled,
+		Guarded: rec.Guarded, Free: r.Saved && rec.Pod == nil && rec.Op == nil,
 		Why: r.Step.Why, Sent: r.Sent, Cut: r.Cut, Refused: r.Refused,
 	}
 	if rec.Pod != nil {

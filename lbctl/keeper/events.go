@@ -77,14 +77,14 @@ func (k *Keeper) note(key Key, o haproxy.Outcome, cut uint64) {
 }
 
 // row remembers what a turn has shown of a server that is or was held.
-func (k *Keeper) row(key Key, v hold.View, s hold.Step) {
+func (k *Keeper) row(key Key, v hold.View, s hold.Step, saved bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	old, ok := k.rows[key]
 	if !ok && s.Record.Empty() {
 		return
 	}
-	k.rows[key] = Row{v.Now, v.Worker, v.Server, v.Pod, s, old.Sent, old.Cut, old.Refused}
+	k.rows[key] = Row{v.Now, v.Worker, v.Server, v.Pod, s, saved, old.Sent, old.Cut, old.Refused}
 }
 
 // wrong logs trouble with HAProxy or the journal when it begins or changes.
@@ -108,6 +108,10 @@ func (k *Keeper) reloaded(w hold.Worker) {
 	if k.worker != (hold.Worker{}) {
 		k.event(k.o.Log.Warn(), "reload_seen").Int("old_pid", k.worker.Pid).Int("pid", w.Pid).
 			Time("start", time.Unix(w.Start, 0).UTC()).Send()
+		for key := range k.retired {
+			delete(k.lines, key)
+		}
+		clear(k.retired)
 	}
 	k.worker, k.saved = w, ""
 	clear(k.repeat)

@@ -68,6 +68,7 @@ type Keeper struct {
 
 	// Owned by Run.
 	lines   map[Key]Line
+	retired map[Key]bool // lines of a configuration before this one
 	watches map[string]*watch
 	memory  map[Key]hold.Memory
 	repeat  map[Key]repeated
@@ -100,6 +101,7 @@ type Row struct {
 	Server  haproxy.Server
 	Pod     hold.Pod
 	Step    hold.Step
+	Saved   bool     // Step.Record is journaled
 	Sent    []string // the commands since the keeper started, the last 50
 	Cut     uint64   // sessions that forced commands have cut since then
 	Refused string   // what HAProxy answered to the last one, "" if it took it
@@ -110,7 +112,7 @@ func New(o Options) *Keeper {
 	return &Keeper{
 		o: o, wake: make(chan struct{}, 1), calls: make(chan func()),
 		lines: map[Key]Line{}, watches: map[string]*watch{}, memory: map[Key]hold.Memory{},
-		repeat: map[Key]repeated{}, rows: map[Key]Row{}, told: map[Key]string{}, mine: map[Key]bool{},
+		repeat: map[Key]repeated{}, rows: map[Key]Row{}, told: map[Key]string{}, mine: map[Key]bool{}, retired: map[Key]bool{},
 	}
 }
 
@@ -161,10 +163,19 @@ func (k *Keeper) call(ctx context.Context, f func() error) error {
 	}
 }
 
-// Configure replaces what the configuration says.
+// Configure replaces what the configuration says. Servers that it no longer has
+// are kept until HAProxy has been reloaded: the running one still sends to them.
 func (k *Keeper) Configure(ctx context.Context, lines map[Key]Line) error {
 	return k.call(ctx, func() error {
-		k.lines, k.whole, k.lookAt = k.enforced(lines), false, time.Time{}
+		lines := k.enforced(lines)
+		for key, line := range k.lines {
+			if _, ok := lines[key]; !ok {
+				lines[key], k.retired[key] = line, true
+			} else {
+				delete(k.retired, key)
+			}
+		}
+		k.lines, k.whole, k.lookAt = lines, false, time.Time{}
 		return nil
 	})
 }
@@ -172,6 +183,9 @@ func (k *Keeper) Configure(ctx context.Context, lines map[Key]Line) error {
 // enforced takes their agents from the servers of pods that are left alone.
 func (k *Keeper) enforced(lines map[Key]Line) map[Key]Line {
 	lines = maps.Clone(lines)
+	if lines == nil {
+		lines = map[Key]Line{}
+	}
 	if k.o.Enforce == nil {
 		return lines
 	}

@@ -333,3 +333,35 @@ func TestEnforce(t *testing.T) {
 		}
 	})
 }
+
+// TestConfigure: a server that the file no longer has is kept until HAProxy was
+// reloaded.
+func TestConfigure(t *testing.T) {
+	d := newDoor()
+	keep(t, d, nil, func(t *testing.T, k *Keeper, _ *log) {
+		line := Line{Line: hold.Line{Inter: time.Second}}
+		for _, lines := range []map[Key]Line{{s1: line, {"web", "s2"}: line}, {{"web", "s2"}: line}} {
+			if err := k.Configure(t.Context(), lines); err != nil {
+				t.Fatal(err)
+			}
+		}
+		known := func() (n int) {
+			if err := k.call(t.Context(), func() error { n = len(k.lines); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		if n := known(); n != 2 {
+			t.Errorf("%d lines before the reload, want both", n)
+		}
+		if _, err := k.Hold(t.Context(), []Key{s1}, hold.OpHold{Kind: hold.Drain}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Second)
+		d.locked(func() { d.pid = 2 })
+		time.Sleep(3 * time.Second)
+		if n := known(); n != 1 {
+			t.Errorf("%d lines after it, want that of the file", n)
+		}
+	})
+}

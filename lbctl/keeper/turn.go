@@ -184,7 +184,9 @@ func (l *look) journal(changed map[Key]hold.Record, r haproxy.Read) error {
 	}
 	for key, rec := range changed {
 		k.changed(key, l.records[key.String()], rec, l.steps[key])
-		l.records[key.String()] = rec
+		if l.records[key.String()] = rec; rec.Empty() {
+			delete(l.records, key.String())
+		}
 	}
 	for _, name := range gone {
 		k.o.Log.Warn().Str("event", "alarm").Str("lb", k.o.Name).Str("server", name).

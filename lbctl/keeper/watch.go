@@ -106,7 +106,8 @@ func (k *Keeper) conclude(ctx context.Context, l *look) {
 	attend := map[string]bool{}
 	for key, v := range l.views {
 		s, endpoint := l.steps[key], v.Line.Endpoint
-		k.row(key, v, s)
+		rec := l.records[key.String()]
+		k.row(key, v, s, s.Record.Same(rec) || s.Record.Empty() && rec.Empty())
 		if endpoint == "" {
 			continue
 		}
