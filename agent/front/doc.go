@@ -6,9 +6,8 @@
 // line (agent-send; lb=NAME names the balancer), is an agent-check poll and gets
 // the word and a newline. Anything else (a TLS hello, a PROXY header, binary
 // noise) is dropped and makes no balancer. Connections, lines, headers and bodies
-// are bounded and have deadlines; over the limit the oldest connection that does
-// nothing is closed, never a new one refused: a refused check would mark the pod
-// DOWN.
+// are bounded and have deadlines; over the limit one of the kind that most are of
+// is closed, never a new one refused: a refused check would mark the pod DOWN.
 //
 // The public listener reads and acknowledges. The control listener also has the
 // POSTs, and counts nobody as a balancer.

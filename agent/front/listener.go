@@ -24,7 +24,7 @@ const (
 	headerLimit  = 5 * time.Second
 	bodyLimit    = 5 * time.Second
 	idleLimit    = 2 * time.Minute
-	writeLimit   = time.Second
+	writeLimit   = 5 * time.Second // a peer that reads nothing
 	lingerLimit  = 100 * time.Millisecond
 	maxHeader    = 16 << 10
 	acceptPause  = 10 * time.Millisecond
@@ -51,8 +51,10 @@ func (c *conn) Read(b []byte) (int, error) { return c.r.Read(b) }
 // (net/http server.go, conn.serve).
 var serverError = regexp.MustCompile(`^HTTP/1\.1 ([45]\d\d) [^\r\n]*\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n(.*)$`)
 
-// Write gives such a refusal the body that all errors have.
+// Write gives such a refusal the body that all errors have. One that asks again
+// and again and reads nothing must not hold its goroutine for good.
 func (c *conn) Write(b []byte) (int, error) {
+	_ = c.SetWriteDeadline(time.Now().Add(writeLimit))
 	if m := serverError.FindSubmatch(b); m != nil {
 		code, _ := strconv.Atoi(string(m[1]))
 		if _, err := c.Conn.Write(c.problem(code, string(m[2]))); err != nil {
@@ -137,22 +139,56 @@ func (p *port) add(c *conn) {
 	}
 }
 
-// evict closes the oldest connection on which nothing happens, or else the
-// newest whose answer is held: the kubelet's hook came before a flood.
-func (p *port) evict() {
-	p.mu.Lock()
-	var victim *conn
-	for e := p.conns.Front(); e != nil && victim == nil; e = e.Next() {
-		if c := e.Value.(*conn); !c.busy.Load() && !c.kept.Load() {
-			victim = c
-		}
+// use is what a connection is used for, for evict.
+type use uint8
+
+const (
+	idle    use = iota // between requests, or its first has not come yet
+	working            // a handler runs
+	holding            // its answer is held
+	watched            // it carries a watch
+	uses
+)
+
+func (c *conn) use() use {
+	switch {
+	case c.kept.Load():
+		return watched
+	case c.held.Load():
+		return holding
+	case c.busy.Load():
+		return working
 	}
-	for e := p.conns.Back(); e != nil && victim == nil; e = e.Prev() {
-		if c := e.Value.(*conn); c.held.Load() && !c.kept.Load() {
-			victim = c
+	return idle
+}
+
+// evict closes a connection of the use that most have: a flood pays for itself,
+// and a single check, hook or watch never does. Of those that should be short it
+// is the oldest, of those that are meant to last the newest: the kubelet's hook
+// came before the flood. The connection that has just come is left alone.
+func (p *port) evict() {
+	var n [uses]int
+	var oldest, newest [uses]*conn
+	p.mu.Lock()
+	for e := p.conns.Front(); e != nil && e.Next() != nil; e = e.Next() {
+		c := e.Value.(*conn)
+		u := c.use()
+		if n[u]++; oldest[u] == nil {
+			oldest[u] = c
 		}
+		newest[u] = c
 	}
 	p.mu.Unlock()
+	most := idle
+	for u := range uses {
+		if n[u] > n[most] {
+			most = u
+		}
+	}
+	victim := oldest[most]
+	if most == holding || most == watched {
+		victim = newest[most]
+	}
 	if victim != nil {
 		victim.Close()
 	}

@@ -106,7 +106,7 @@ func (f *Front) status(w http.ResponseWriter, r *http.Request) {
 	seconds, held := prefer(r)
 	if held {
 		w.Header().Set("Preference-Applied", fmt.Sprintf("wait=%d", seconds))
-		if hold(r, v.Changed, time.Duration(seconds)*time.Second) {
+		if f.hold(w, r, v.Changed, time.Duration(seconds)*time.Second) {
 			f.answer(w, http.StatusOK)
 			return
 		}
@@ -116,7 +116,12 @@ func (f *Front) status(w http.ResponseWriter, r *http.Request) {
 }
 
 // hold waits for the event; false when the time is up or the caller has left.
-func hold(r *http.Request, event <-chan struct{}, limit time.Duration) bool {
+// With a body left unread net/http would not notice the latter (server.go,
+// registerOnHitEOF).
+func (f *Front) hold(w http.ResponseWriter, r *http.Request, event <-chan struct{}, limit time.Duration) bool {
+	if _, err := f.body(w, r); err != nil {
+		return false
+	}
 	c := connOf(r)
 	c.held.Store(true)
 	defer c.held.Store(false)
@@ -156,7 +161,7 @@ type waitAnswer struct {
 func (f *Front) wait(w http.ResponseWriter, r *http.Request) {
 	v := f.cfg.Pod.View()
 	if v.Ended == nil {
-		hold(r, v.Changed, f.cfg.WaitStart)
+		f.hold(w, r, v.Changed, f.cfg.WaitStart)
 		v = f.cfg.Pod.View()
 	}
 	result := "not draining"
@@ -164,7 +169,7 @@ func (f *Front) wait(w http.ResponseWriter, r *http.Request) {
 		f.cfg.Pod.Waits()
 		f.hanging.Add(1)
 		defer f.hanging.Add(-1)
-		if !hold(r, v.Ended, forGood) {
+		if !f.hold(w, r, v.Ended, forGood) {
 			return
 		}
 		if o := f.cfg.Pod.View().Outcome; o != "" {

@@ -132,7 +132,6 @@ func (c *conn) pending() (yes bool) {
 func (p *port) poll(c *conn, b []byte) {
 	defer c.Close()
 	pod := p.front.cfg.Pod
-	_ = c.SetWriteDeadline(time.Now().Add(writeLimit))
 	if p.control {
 		_, _ = io.WriteString(c, pod.View().State.Signals().Word+"\n")
 		return

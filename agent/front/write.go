@@ -152,7 +152,7 @@ func (f *Front) carriedOut(w http.ResponseWriter, r *http.Request, what drain.Co
 		if v.Ended != nil {
 			f.hanging.Add(1)
 			defer f.hanging.Add(-1)
-			hold(r, v.Ended, time.Duration(seconds)*time.Second)
+			f.hold(w, r, v.Ended, time.Duration(seconds)*time.Second)
 		}
 	}
 	s := f.cfg.Pod.Status()
