@@ -291,5 +291,5 @@ func source(s string) string {
 	return a.Unmap().String()
 }
 
-// interval is the bound that a test of the daemon and its help text share.
+// interval is the default of --interval, and a command line's own.
 const interval = time.Second

@@ -7,5 +7,5 @@
 //
 // The control socket speaks HTTP and JSON: GET /v1/lbs, POST /v1/hold, /v1/lift
 // and /v1/servers, each with a balancer's name and its servers. Errors are JSON
-// {error, code}, code being the exit code of the command line.
+// {error, held}; held says that a server is held for a pod.
 package desk
