@@ -144,7 +144,8 @@ func (c Client) H2(ctx context.Context, id, kind, path string) ledger.Seen {
 	}
 	var sent atomic.Int32
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		WroteRequest: func(httptrace.WroteRequestInfo) { sent.Add(1) },
+		// Once for each sending, before it. (WroteRequest may come after the answer.)
+		GotConn: func(httptrace.GotConnInfo) { sent.Add(1) },
 	})
 	req, err := http.NewRequestWithContext(ctx, method, "https://"+c.Host+path, body)
 	if err == nil {
