@@ -200,7 +200,7 @@ func (d *service) wait(ctx context.Context) error {
 func (d *service) reload(ctx context.Context) {
 	d.notify(sd.SdNotifyReloading)
 	defer d.notify(sd.SdNotifyReady)
-	c, err := load(d.o.cfg)
+	c, err := load(ctx, d.o.cfg)
 	if err == nil {
 		err = c.Refused()
 	}

@@ -63,7 +63,7 @@ func (r *reach) balancers(ctx context.Context) ([]*balancer, error) {
 	if err != nil && !errors.Is(err, desk.ErrNoDaemon) {
 		return nil, err
 	}
-	config, err := r.load()
+	config, err := r.load(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -84,13 +84,13 @@ func (r *reach) balancers(ctx context.Context) ([]*balancer, error) {
 }
 
 // load reads the configuration: that of -f, or the usual one where it can be read.
-func (r *reach) load() (*cfg.Config, error) {
+func (r *reach) load(ctx context.Context) (*cfg.Config, error) {
 	if len(r.cfg) > 0 {
-		return load(r.cfg)
+		return load(ctx, r.cfg)
 	}
 	if f, err := os.Open(defaultCfg); err == nil {
 		f.Close()
-		return load([]string{defaultCfg})
+		return load(ctx, []string{defaultCfg})
 	}
 	return nil, nil
 }

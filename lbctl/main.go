@@ -61,6 +61,8 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 		ErrWriter:      errs,
 		OnUsageError:   cli.UsageError,
 		ExitErrHandler: func(*ucli.Context, error) {},
+		// A path may have a comma in it.
+		DisableSliceFlagSeparator: true,
 		Action: func(c *ucli.Context) error {
 			if c.Args().Present() {
 				return cli.Misuse("lbctl --help", "no command %q", c.Args().First())

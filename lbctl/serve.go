@@ -133,7 +133,7 @@ func (d *service) LBs() []desk.LB {
 func (d *service) Keeper(name string) *keeper.Keeper { return d.keepers[name] }
 
 func serve(ctx context.Context, o serveOptions, log zerolog.Logger) error {
-	config, err := load(o.cfg)
+	config, err := load(ctx, o.cfg)
 	if err != nil {
 		return err
 	}
@@ -157,14 +157,21 @@ func serve(ctx context.Context, o serveOptions, log zerolog.Logger) error {
 	return d.run(ctx, token)
 }
 
-// load reads the configuration.
-func load(paths []string) (*cfg.Config, error) {
+// load reads the configuration. The binary is asked for version and features only
+// where a condition of the file turns on them.
+func load(ctx context.Context, paths []string) (*cfg.Config, error) {
 	env := map[string]string{}
 	for _, kv := range os.Environ() {
 		k, v, _ := strings.Cut(kv, "=")
 		env[k] = v
 	}
 	c, err := cfg.Load(paths, cfg.Options{Env: env})
+	if err == nil && slices.ContainsFunc(c.Findings, func(f cfg.Finding) bool { return f.ID == "if-undecided" }) {
+		var o cfg.Options
+		if o, err = (&reading{}).world(ctx, nil); err == nil {
+			c, err = cfg.Load(paths, o)
+		}
+	}
 	if err != nil {
 		return nil, cli.Fail(cli.Failed, "-f /etc/haproxy/haproxy.cfg", err)
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"lbdrain/internal/handshake"
@@ -40,4 +42,22 @@ func TestDrainAndReturn(t *testing.T) {
 	p.startAgent()
 	l.up("web", "s1")
 	l.up("api", "s1")
+}
+
+// TestLoadConditions: a condition on the binary's version or features decides,
+// whichever way, which servers there are.
+func TestLoadConditions(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "with,comma.cfg")
+	text := "backend web\n.if version_atleast(1.5) && feature(OPENSSL)\n server new 127.0.0.1:80\n.else\n server old 127.0.0.1:80\n.endif\n"
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c, err := load(t.Context(), []string{file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Servers) != 1 || c.Servers[0].Name != "new" {
+		t.Errorf("servers %+v, want the one of this HAProxy: new", c.Servers)
+	}
 }

@@ -42,7 +42,7 @@ func stateCommand() *ucli.Command {
 
 // saveState is `lbctl state save`.
 func (r *reach) saveState(ctx context.Context) error {
-	config, err := r.load()
+	config, err := r.load(ctx)
 	if err != nil {
 		return err
 	}
