@@ -420,6 +420,8 @@ func TestHTTP(t *testing.T) {
 		{"GET", p.url("/drain/lbs/x"), 405, "DELETE, PUT"},
 		{"BREW", p.control("/drain"), 405, "POST"},
 		{"GET", p.url("/drain/status?lb=a%20b"), 400, ""},
+		{"GET", p.url("/drain/status?lb=%zz"), 400, ""},
+		{"GET", p.url("/drain/status?lb=192.0.2.7"), 400, ""},
 		{"HEAD", p.url("/health_check.html"), 200, ""},
 		{"GET", p.url("/openapi.yaml"), 200, ""},
 		{"GET", p.url("/metrics"), 200, ""},

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -60,6 +61,20 @@ func TestFloods(t *testing.T) {
 	}
 }
 
+// Half a body is answered when its time is up, and the connection ends.
+func TestHalfBody(t *testing.T) {
+	t.Parallel()
+	p := serveAgent(t)
+	for _, text := range []string{
+		"PUT /drain/lbs/x HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{",
+		"PUT /drain/lbs/x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{",
+	} {
+		if got := say(t, p.host+":30180", text); !strings.HasPrefix(got, "HTTP/1.1 400 ") || !strings.Contains(got, `"state":"OPEN"}`) {
+			t.Errorf("%q: %q", text, got)
+		}
+	}
+}
+
 // A held answer whose caller has left is forgotten, body or none.
 func TestHeldCallerLeaves(t *testing.T) {
 	t.Parallel()
@@ -88,4 +103,21 @@ func (p *pod) descriptors() int {
 		p.t.Fatal(err)
 	}
 	return len(all)
+}
+
+// The command that lets the process exit is answered before it does.
+func TestLastAnswer(t *testing.T) {
+	t.Parallel()
+	for range 20 {
+		p := serveAgent(t)
+		p.signal(syscall.SIGTERM)
+		p.await("transition")
+		p.post("/close-lb")
+		if a := p.post("/close"); a.code != 200 || !strings.Contains(a.body, `"CLOSED"`) {
+			t.Fatalf("%+v", a)
+		}
+		if code := p.exit(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -34,7 +35,7 @@ type Config struct {
 // Front serves the listeners.
 type Front struct {
 	cfg     Config
-	hanging atomic.Int64 // answers held to the end of the drain
+	hanging atomic.Int64 // answers that the end of the drain brings
 }
 
 // New is a front.
@@ -136,6 +137,10 @@ func (f *Front) handler(control bool) http.Handler {
 		if !ok {
 			w.Header().Set("Allow", allow(found))
 			f.fail(w, http.StatusMethodNotAllowed, r.Method+" is not allowed here")
+			return
+		}
+		if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
+			f.fail(w, http.StatusBadRequest, "query: "+err.Error())
 			return
 		}
 		h(w, r)

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	maxConns     = 2048 // of one listener
+	maxConns     = 1024 // of one listener; each costs up to 50 kB
 	maxLine      = 256  // bytes of an agent-send line
 	lineLimit    = time.Second
 	headerLimit  = 5 * time.Second

@@ -105,15 +105,18 @@ func (f *Front) leave(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// body reads at most handshake.MaxBody within bodyLimit.
+// body reads at most handshake.MaxBody within bodyLimit. After an error the
+// deadline stays: net/http reads what is left before it answers (server.go,
+// chunkWriter.writeHeader), and would wait for a peer that sends no more.
 func (f *Front) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(bodyLimit))
-	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, handshake.MaxBody))
 	if err != nil {
+		w.Header().Set("Connection", "close")
 		return nil, fmt.Errorf("body: %w", err)
 	}
+	_ = rc.SetReadDeadline(time.Time{})
 	return b, nil
 }
 
@@ -128,6 +131,8 @@ func (f *Front) command(what drain.Command) http.HandlerFunc {
 			f.fail(w, http.StatusBadRequest, err.Error())
 			return
 		}
+		f.hanging.Add(1) // the command may end the process
+		defer f.hanging.Add(-1)
 		do := what
 		if q := r.URL.Query(); what == drain.Drain && q.Has("finish") {
 			do = drain.Finish
@@ -150,8 +155,6 @@ func (f *Front) carriedOut(w http.ResponseWriter, r *http.Request, what drain.Co
 	if seconds, ok := prefer(r); ok && (what == drain.Drain || what == drain.Finish) {
 		w.Header().Set("Preference-Applied", fmt.Sprintf("wait=%d", seconds))
 		if v.Ended != nil {
-			f.hanging.Add(1)
-			defer f.hanging.Add(-1)
 			f.hold(w, r, v.Ended, time.Duration(seconds)*time.Second)
 		}
 	}
