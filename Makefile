@@ -40,7 +40,7 @@ lint: ## gofumpt and staticcheck, at pinned versions
 fuzz: ## every fuzz target in turn, FUZZTIME each (default 10m)
 	@set -e; for p in $$(go list ./...); do \
 	  for f in $$(go test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
-	    echo "fuzz $$p $$f"; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$p; done; done
+	    echo "fuzz $$p $$f"; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5s $$p; done; done
 
 bench: ## speed, as ratios against a rival in the same run
 	go test -run '^$$' -bench . -benchmem ./...
