@@ -112,6 +112,20 @@ func TestStatusRoundTrip(t *testing.T) {
 	}
 }
 
+// A name that is an address would be taken for a balancer without a name.
+func TestLBName(t *testing.T) {
+	for _, name := range []string{"lb1", "lb1:admin.sock", "10.0.0.1:admin.sock", "a_b-c.d", strings.Repeat("x", 128), "cafe:1"} {
+		if err := CheckLBName(name); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, name := range []string{"", "a b", "a/b", "ä", strings.Repeat("x", 129), "10.0.0.1", "::1", "fd00::7", "::ffff:10.0.0.1"} {
+		if CheckLBName(name) == nil {
+			t.Errorf("%q was taken", name)
+		}
+	}
+}
+
 func FuzzDecodeAck(f *testing.F) {
 	f.Add([]byte(goodAck))
 	f.Add([]byte(`{"version":1,"drain":null}`))

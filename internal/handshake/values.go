@@ -3,6 +3,7 @@ package handshake
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"regexp"
 	"strconv"
 	"time"
@@ -127,10 +128,13 @@ func (m *Millis) UnmarshalJSON(b []byte) error {
 var lbName = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,128}$`)
 
 // CheckLBName refuses a balancer's name that is not 1 to 128 letters, digits
-// and ._:-
+// and ._:- and one that is an address: a balancer without a name goes by that.
 func CheckLBName(name string) error {
 	if !lbName.MatchString(name) {
 		return fmt.Errorf("balancer name %.140q: want 1 to 128 letters, digits and ._:-", name)
+	}
+	if _, err := netip.ParseAddr(name); err == nil {
+		return fmt.Errorf("balancer name %q: want a name, not an address", name)
 	}
 	return nil
 }
