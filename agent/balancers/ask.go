@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"lbdrain/fsm"
+	"lbdrain/internal/handshake"
 )
 
 // Health is an answer to GET /health_check.html.
@@ -78,7 +79,7 @@ func (t *Table) allHeldZero(from netip.Addr) bool {
 type Answer struct {
 	Word  string
 	key   string
-	drain bool
+	drain handshake.DrainID // in which the word was drain
 }
 
 // Poll counts an agent-check poll and says the word. Name is what agent-send
@@ -98,23 +99,28 @@ func (t *Table) Poll(from netip.Addr, name string, at time.Time) Answer {
 	}
 	s.polls.add(at)
 	a := Answer{Word: t.word(s, at), key: s.key}
-	a.drain = a.Word == "drain"
+	if a.Word == "drain" {
+		a.drain = t.phase.Drain
+	}
 	return a
 }
 
-// Answered says that the word has been written: only then is it evidence.
+// Answered says that the word has been written: only then is it evidence, and
+// only in the drain in which it was said.
 func (t *Table) Answered(a Answer, at time.Time) {
 	s := t.sources[a.key]
-	if s == nil || !a.drain {
+	if s == nil || a.drain != t.phase.Drain || a.drain == (handshake.DrainID{}) {
 		return
 	}
 	s.drains = push(s.drains, at)
 }
 
-// push appends and forgets the oldest.
+// push appends. At the limit it forgets the oldest but those that complete the
+// evidence: the wait after it must not begin again with every further poll.
 func push(ts []time.Time, at time.Time) []time.Time {
+	const enough = makes * maxPollers
 	if len(ts) == maxDrains {
-		ts = append(ts[:0], ts[1:]...)
+		ts = append(ts[:enough], ts[enough+1:]...)
 	}
 	return append(ts, at)
 }
@@ -186,7 +192,7 @@ func (t *Table) hear(key string, from netip.Addr, named bool, at time.Time) *sou
 	case s == nil && !early:
 		return nil
 	case s == nil:
-		if s = t.source(key, from, named); s == nil {
+		if s = t.source(key, from, named, at); s == nil {
 			return nil
 		}
 	case s.gone && !early:

@@ -751,3 +751,97 @@ func TestProperties(t *testing.T) {
 		}
 	})
 }
+
+// The wait after the last poll that was needed does not begin again with every
+// further poll, however many come in it.
+func TestManyPollsWhileQuiet(t *testing.T) {
+	cfg := defaults()
+	cfg.Learn, cfg.QuietPolled = 0, 20*time.Second
+	s := newSim(t, cfg)
+	s.polls(lb1, 40, 100*ms)
+	s.drain()
+	s.polls(lb1, 3+200, 100*ms)
+	s.want(true, lb1, handshake.Polls, "")
+
+	cfg.NotFound = true
+	s = newSim(t, cfg)
+	for range 40 {
+		s.pass(100 * ms)
+		s.check(lb1)
+	}
+	s.drain()
+	for range 1 + 200 {
+		s.pass(100 * ms)
+		s.check(lb1)
+	}
+	s.want(true, lb1, handshake.Polls, "")
+}
+
+// Somebody who connects every few minutes must not make a young pod learn for
+// hours; nor must one whom --lb-from leaves out.
+func TestLearningIsBounded(t *testing.T) {
+	cfg := defaults()
+	cfg.From = []netip.Prefix{netip.MustParsePrefix("203.0.113.208/29")}
+	s := newSim(t, cfg)
+	s.polls("198.51.100.9", 3, 30*time.Second)
+	s.polls(lb2, 3, 10*time.Minute)
+	if why := s.learning(s.start.Add(7 * time.Second)); why != "" {
+		t.Error(why)
+	}
+}
+
+// A full table that cannot take an asker in proves nothing; balancers that are
+// gone make place, those that are there never do.
+func TestCrowded(t *testing.T) {
+	s := newSim(t, defaults())
+	ask := func(i int) {
+		for range makes {
+			s.check(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}).String())
+		}
+	}
+	for i := range maxSources {
+		ask(i)
+	}
+	s.watch("lb1", "10.1.0.0", 1)
+	a := s.facts(handshake.HeldZero)
+	s.drain()
+	a.Drain.Seq = s.seq
+	for i := range maxSources {
+		a.Sources = append(a.Sources, netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}).String())
+	}
+	s.pass(7 * time.Second)
+	s.check(lb2)
+	if _, err := s.Ack("lb1", peer("10.1.0.0", 1), a, s.now); err != nil {
+		t.Fatal(err)
+	}
+	if v := s.verdict(); v.Done || v.Acked || !strings.Contains(v.Waiting, "more than 1024 balancers") {
+		t.Errorf("an asker without a place: done %v, acked %v, waiting %s", v.Done, v.Acked, v.Waiting)
+	}
+
+	s = newSim(t, defaults())
+	for i := range maxSources {
+		ask(i)
+		s.pass(ms)
+	}
+	s.pass(GoneAfter + time.Second)
+	s.check("10.1.0.1")
+	s.Judge(s.now, Sockets{Known: true})
+	s.polls(lb2, 3, 500*ms)
+	if s.sources[lb2] == nil || s.sources["10.1.0.0"] != nil || s.sources["10.1.0.1"] == nil || len(s.sources) > maxSources {
+		t.Errorf("%d sources; new %v, gone %v, there %v", len(s.sources), s.sources[lb2], s.sources["10.1.0.0"], s.sources["10.1.0.1"])
+	}
+}
+
+// A word that was said in one drain and written in the next counts in neither.
+func TestLateAnswerOfAnotherDrain(t *testing.T) {
+	s := newSim(t, defaults())
+	s.polls(lb1, 10, 500*ms)
+	s.drain()
+	s.pass(500 * ms)
+	a := s.Poll(netip.MustParseAddr(lb1), "", s.now)
+	s.state(fsm.Open, false)
+	s.drain()
+	s.pass(ms)
+	s.Answered(a, s.now)
+	s.want(false, lb1, handshake.None, "0 of 3 polls answered drain")
+}

@@ -90,6 +90,10 @@ func (t *Table) Judge(at time.Time, socks Sockets) Verdict {
 			waiting = append(waiting, why)
 		}
 	}
+	if !t.crowded.IsZero() && at.Sub(t.crowded) <= GoneAfter {
+		v.Acked = false
+		waiting = append(waiting, fmt.Sprintf("more than %d balancers ask, not all can be told apart (--lb-from says who may)", maxSources))
+	}
 	v.Waiting = strings.Join(waiting, "; ")
 	v.Done = v.Waiting == ""
 	return v
@@ -108,8 +112,12 @@ func (e entry) lb() handshake.LB {
 func (t *Table) learning(at time.Time) string {
 	learn := t.cfg.Learn
 	for _, s := range t.sources {
-		if len(s.polls.at) >= makes {
-			inter, _ := s.polls.period()
+		if !s.balancer() || len(s.polls.at) < makes {
+			continue
+		}
+		// Somebody who connects now and then (a scanner, a person) is no agent
+		// check, and must not make the pod learn for hours.
+		if inter, _ := s.polls.period(); inter <= GoneAfter {
 			learn = max(learn, 3*inter)
 		}
 	}

@@ -66,7 +66,8 @@ type Table struct {
 	sources  map[string]*source
 	watchers map[string]*watcher
 	events   []Event
-	socks    Sockets // as last judged
+	socks    Sockets   // as last judged
+	crowded  time.Time // somebody who may be a balancer found no place
 }
 
 // source is an address that asks, or the name it sends with agent-send.
@@ -168,19 +169,23 @@ func (t *Table) Restore(ks []Known) {
 			w.sources, w.recalled, w.heard = k.Sources, k.Sources, t.start
 			continue
 		}
-		s := t.source(k.Name, k.Sources[0], k.Name != k.Sources[0].String())
+		s := t.source(k.Name, k.Sources[0], k.Name != k.Sources[0].String(), t.start)
 		if s != nil {
 			s.asked, s.heard = makes, t.start
 		}
 	}
 }
 
-// source finds or makes the entry; nil when the table is full of balancers.
-func (t *Table) source(key string, addr netip.Addr, named bool) *source {
+// source finds or makes the entry; nil when the table is full of balancers, which
+// then proves nothing.
+func (t *Table) source(key string, addr netip.Addr, named bool, at time.Time) *source {
 	if s := t.sources[key]; s != nil {
 		return s
 	}
 	if len(t.sources) >= maxSources && !t.forget() {
+		if t.inside(addr) {
+			t.crowded = at
+		}
 		return nil
 	}
 	s := &source{key: key, addr: addr, first: addr, named: named, inside: t.inside(addr)}
@@ -188,11 +193,15 @@ func (t *Table) source(key string, addr netip.Addr, named bool) *source {
 	return s
 }
 
-// forget drops the stranger that was heard longest ago.
+// forget drops the stranger that was heard longest ago, or else the balancer that
+// is gone: over weeks a balancer behind changing addresses leaves many of those.
 func (t *Table) forget() bool {
 	var oldest *source
 	for _, s := range t.sources {
-		if !s.balancer() && (oldest == nil || s.heard.Before(oldest.heard)) {
+		switch {
+		case s.balancer() && !s.gone:
+		case oldest == nil, oldest.balancer() && !s.balancer(),
+			oldest.balancer() == s.balancer() && s.heard.Before(oldest.heard):
 			oldest = s
 		}
 	}
