@@ -35,6 +35,7 @@ type fake struct {
 	refuse  bool
 	fails   int // calls to Envoy that fail first
 	hangs   bool
+	lingers time.Duration // after a call to Envoy was cancelled
 	called  []time.Time
 }
 
@@ -81,13 +82,14 @@ func (f *fake) Check(context.Context, handshake.Count) (string, bool, error) {
 
 func (f *fake) DrainListeners(ctx context.Context) error {
 	f.mu.Lock()
-	hangs := f.hangs
+	hangs, lingers := f.hangs, f.lingers
 	f.called = append(f.called, time.Now())
 	f.fails--
 	failed := f.fails >= 0
 	f.mu.Unlock()
 	if hangs {
 		<-ctx.Done()
+		time.Sleep(lingers)
 		return ctx.Err()
 	}
 	if failed {
@@ -478,6 +480,24 @@ func TestEnvoyCall(t *testing.T) {
 	})
 }
 
+// A call that a reopen has cancelled ends when it ends: that is not the end of
+// the next drain's.
+func TestEnvoyCallOfAnotherDrain(t *testing.T) {
+	run(t, func(c *Config) { c.EnvoyWhen = EnvoyStart }, func(b *bench) {
+		b.set(1)
+		b.with(func() { b.hangs, b.lingers = true, 10*ms })
+		b.do(Finish)
+		b.do(Reopen)
+		b.do(Finish)
+		pass(time.Second)
+		if len(b.called) != 2 {
+			t.Errorf("called %d times, want once for each drain", len(b.called))
+		}
+		b.do(Reopen)
+		pass(20 * ms)
+	})
+}
+
 // An Envoy that refuses for three seconds, with no connection left on the data
 // port, is gone; before that, or with one left, or where nobody can look, it is
 // unknown.
@@ -569,6 +589,37 @@ func TestRecall(t *testing.T) {
 				}
 				b.want(c.after, b.View().Outcome)
 			})
+		})
+	}
+}
+
+// Whoever does something by hand while a recalled drain waits for its caller has
+// decided: nothing reopens it behind his back.
+func TestRecallByHand(t *testing.T) {
+	for _, c := range []struct {
+		commands []Command
+		state    fsm.State
+		outcome  Outcome
+	}{
+		{[]Command{Drain}, fsm.Draining, ""},
+		{[]Command{CloseLB}, fsm.Closing, ""},
+		{[]Command{CloseLB, Close}, fsm.Closed, ByHand},
+		{[]Command{Break}, fsm.Fault, Broken},
+		{[]Command{Reopen}, fsm.Open, ""},
+	} {
+		var saved Memory
+		run(t, func(cfg *Config) {
+			cfg.Found = &Memory{Version: 1, UID: "uid", State: "DRAINING", Seq: 4, Finish: true, Deadline: handshake.At(time.Now().Add(time.Minute))}
+			cfg.Save = func(m Memory) { saved = m }
+		}, func(b *bench) {
+			for _, what := range c.commands {
+				b.do(what)
+			}
+			pass(20 * time.Second)
+			b.want(c.state, c.outcome)
+			if strings.Contains(b.log.String(), `"joined":false`) || saved.Finish {
+				t.Errorf("%v: still waited for a caller: %+v %s", c.commands, saved, b.log)
+			}
 		})
 	}
 }

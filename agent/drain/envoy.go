@@ -77,7 +77,9 @@ func (p *Pod) repeat(ctx context.Context, do func(context.Context) error) error 
 
 func (p *Pod) envoyTold(r envoyResult) {
 	k := &p.course
-	p.stopTelling()
+	if r.since.Equal(k.since) { // else its drain was reopened, and a call that is out is the next one's
+		p.stopTelling()
+	}
 	if r.err != nil {
 		return
 	}

@@ -90,6 +90,7 @@ func (p *Pod) carryOut(ctx context.Context, c command) error {
 		return p.term(now, c)
 	case Drain:
 		if state == fsm.Draining {
+			p.stay()
 			return nil
 		}
 		return p.begin(now, c, false)
@@ -107,6 +108,7 @@ func (p *Pod) carryOut(ctx context.Context, c command) error {
 			return err
 		}
 		p.cfg.Log.Error().Str("event", "fault").Str("reason", c.reason).Send()
+		p.stay()
 		p.end(Broken)
 		return nil
 	}
@@ -172,12 +174,24 @@ func (p *Pod) byHand(now time.Time, c command) error {
 			return err
 		}
 	}
+	p.stay()
 	p.enter()
 	if want == fsm.Closed {
 		p.end(ByHand)
 	}
 	p.publish()
 	return nil
+}
+
+// stay makes a recalled drain that waits for its caller a person's: somebody has
+// decided, and nothing reopens it but a person.
+func (p *Pod) stay() {
+	k := &p.course
+	if k.rejoinBy.IsZero() {
+		return
+	}
+	k.rejoinBy, k.deadline = time.Time{}, time.Time{}
+	p.publish()
 }
 
 func (p *Pod) reopen(now time.Time, c command) error {
