@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"lbdrain/fsm"
+	"lbdrain/internal/handshake"
 )
 
 const (
@@ -14,7 +15,7 @@ const (
 
 // envoyResult is how the call to Envoy ended.
 type envoyResult struct {
-	since   time.Time // of the drain it belongs to
+	drain   handshake.DrainID // it belongs to
 	harm    string
 	refused bool
 	err     error // it was given up
@@ -38,7 +39,7 @@ func (p *Pod) tellEnvoy(ctx context.Context, now time.Time) {
 		return
 	}
 	ctx, k.telling = context.WithCancel(ctx)
-	since, upgrades := k.since, k.last.upgrades()
+	id, upgrades := k.id, k.last.upgrades()
 	go func() {
 		var r envoyResult
 		r.err = p.repeat(ctx, func(ctx context.Context) (err error) {
@@ -48,7 +49,7 @@ func (p *Pod) tellEnvoy(ctx context.Context, now time.Time) {
 		if r.err == nil && !r.refused {
 			r.err = p.repeat(ctx, p.cfg.Envoy.DrainListeners)
 		}
-		r.since = since
+		r.drain = id
 		p.told <- r
 	}()
 }
@@ -77,13 +78,13 @@ func (p *Pod) repeat(ctx context.Context, do func(context.Context) error) error 
 
 func (p *Pod) envoyTold(r envoyResult) {
 	k := &p.course
-	if r.since.Equal(k.since) { // else its drain was reopened, and a call that is out is the next one's
+	if r.drain == k.id { // else its drain was reopened, and a call that is out is the next one's
 		p.stopTelling()
 	}
 	if r.err != nil {
 		return
 	}
-	k.refusal = r.refused && r.since.Equal(k.since)
+	k.refusal = r.refused && r.drain == k.id
 	k.drained = k.drained || !r.refused
 	e := p.cfg.Log.Info()
 	if r.harm != "" {
