@@ -18,8 +18,12 @@ import (
 	"lbdrain/internal/handshake"
 )
 
-// dialTime bounds the making of a connection.
-const dialTime = time.Second
+const (
+	dialTime = time.Second // bounds the making of a connection
+	// maxAnswer bounds an answer, head and all, in bytes: http.ReadResponse alone
+	// would keep as much of a head as comes in its time.
+	maxAnswer = 16<<10 + handshake.MaxBody
+)
 
 // errStranger is an endpoint that answers, but not as an agent does.
 var errStranger = errors.New("no agent answers here")
@@ -39,6 +43,7 @@ func (e *StatusError) Error() string { return fmt.Sprintf("%s: %d %s", e.Request
 type conn struct {
 	net.Conn
 	r    *bufio.Reader
+	left io.LimitedReader // under r: what the answer may still have
 	host string
 
 	mu          sync.Mutex
@@ -51,7 +56,9 @@ func dial(ctx context.Context, endpoint string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: c, r: bufio.NewReaderSize(c, 512), host: endpoint}, nil
+	n := &conn{Conn: c, left: io.LimitedReader{R: c}, host: endpoint}
+	n.r = bufio.NewReaderSize(&n.left, 512)
+	return n, nil
 }
 
 // interrupt ends what the connection waits for, now and later.
@@ -96,10 +103,14 @@ type request struct {
 // do sends q and reads the answer. The status is nil for 204 and 304.
 func (c *conn) do(q request) (*handshake.Status, error) {
 	c.until(time.Now().Add(q.wait + q.limit))
+	c.left.N = maxAnswer
 	if _, err := c.Write(c.head(q)); err != nil {
 		return nil, fmt.Errorf("%s %s: %w", q.method, q.path, err)
 	}
 	resp, err := http.ReadResponse(c.r, nil)
+	if err != nil && c.left.N <= 0 {
+		return nil, fmt.Errorf("%s %s: %w: answer over %d bytes", q.method, q.path, errStranger, maxAnswer)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", q.method, q.path, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -296,6 +297,46 @@ func TestNotAnAgent(t *testing.T) {
 		if p := w.Pod(); p.Phase != hold.Unknown {
 			t.Errorf("%.40q: %+v", text, p)
 		}
+	}
+}
+
+// TestEndlessHead: an answer whose head does not end is given up at its bound, not
+// kept for as long as it comes.
+func TestEndlessHead(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	line := []byte("X-Pad: " + strings.Repeat("x", 4000) + "\r\n")
+	sent := make(chan int, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		n, _ := c.Write([]byte("HTTP/1.1 200 OK\r\n"))
+		for err == nil && n < 64<<20 {
+			var m int
+			m, err = c.Write(line)
+			n += m
+		}
+		sent <- n
+	}()
+	trouble := make(chan error, 10)
+	w := New(l.Addr().String(), Options{
+		LB: "lb1", Interval: 20 * time.Second, Changed: func() {}, Trouble: func(err error) { trouble <- err },
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); w.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	if err := <-trouble; !errors.Is(err, errStranger) {
+		t.Errorf("%v", err)
+	}
+	if n := <-sent; n >= 64<<20 {
+		t.Errorf("%d bytes of a head were read", n)
 	}
 }
 
