@@ -11,6 +11,9 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"lbdrain/internal/haproxy"
+	"lbdrain/lbctl/hold"
 )
 
 // load brings doc up to date with the files.
@@ -43,8 +46,12 @@ func (j *Journal) load() error {
 	return nil
 }
 
-// errTorn is a file that is no JSON document of a journal.
-var errTorn = fmt.Errorf("%w: not a journal of lbctl", ErrVersion)
+// errTorn is a file that is no JSON document of a journal, errForeign one with
+// records that lbctl does not write.
+var (
+	errTorn    = fmt.Errorf("%w: not a journal of lbctl", ErrVersion)
+	errForeign = fmt.Errorf("%w: written by something else", ErrVersion)
+)
 
 func read(path string) (Doc, error) {
 	b, err := os.ReadFile(path)
@@ -64,7 +71,33 @@ func read(path string) (Doc, error) {
 	if err := json.Unmarshal(b, &d); err != nil {
 		return Doc{}, fmt.Errorf("journal %s: %w: %w", path, errTorn, err)
 	}
+	for name, lb := range d.LBs {
+		for key, r := range lb.Records {
+			if err := check(key, r); err != nil {
+				return Doc{}, fmt.Errorf("journal %s: %w: %s: %.300q: %w", path, errForeign, name, key, err)
+			}
+		}
+	}
 	return d, nil
+}
+
+// check refuses a record that no lbctl wrote: its names would be asked of HAProxy
+// at every turn.
+func check(key string, r hold.Record) error {
+	for _, name := range []string{r.Backend, r.Server} {
+		if err := haproxy.CheckName(name); err != nil {
+			return err
+		}
+	}
+	switch {
+	case key != r.Backend+"/"+r.Server:
+		return fmt.Errorf("is about %s/%s", r.Backend, r.Server)
+	case r.Op != nil && r.Op.Kind != hold.Drain && r.Op.Kind != hold.Maint:
+		return fmt.Errorf("operator.kind %.40q: want drain or maint", r.Op.Kind)
+	case r.Foreign != "" && r.Foreign != hold.Drain && r.Foreign != hold.Maint:
+		return fmt.Errorf("foreign %.40q: want drain or maint", r.Foreign)
+	}
+	return nil
 }
 
 // stage puts d in force.

@@ -116,7 +116,12 @@ func TestAdopt(t *testing.T) {
 
 // TestNotOurs: what cannot be read whole is neither taken for empty nor written.
 func TestNotOurs(t *testing.T) {
-	for _, text := range []string{`{"version": 2}`, `{}`, `[]`, ``, `{"version": 1, "lbs": 3}`, `{"version": "1"}`, "\x00"} {
+	for _, text := range []string{`{"version": 2}`, `{}`, `[]`, ``, `{"version": 1, "lbs": 3}`, `{"version": "1"}`, "\x00",
+		records(`"web/s1": {"backend": "web", "server": "s2"}`), records(`"web/s1": null`),
+		records(`"web/s1\nx/y": {"backend": "web", "server": "s1\nx/y"}`), records(`"/": {"backend": "", "server": ""}`),
+		records(`"web/s1": {"backend": "web", "server": "s1", "operator": {"kind": "kill"}}`),
+		records(`"web/s1": {"backend": "web", "server": "s1", "foreign": "up"}`),
+	} {
 		dir := t.TempDir()
 		path := filepath.Join(dir, file)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -133,6 +138,10 @@ func TestNotOurs(t *testing.T) {
 			t.Errorf("%q became %q, %v", text, b, err)
 		}
 	}
+}
+
+func records(text string) string {
+	return `{"version": 1, "lbs": {"lb1": {"records": {` + text + `}}}}`
 }
 
 func TestClaim(t *testing.T) {
