@@ -28,6 +28,7 @@ type door struct {
 	refuse string // what every command is answered with
 	deaf   bool   // commands succeed and do nothing
 	err    error
+	before func() // at the start of a turn
 	turns  int
 	sent   []string
 	scopes []haproxy.Scope
@@ -51,6 +52,9 @@ func (d *door) Turn(_ context.Context, scope haproxy.Scope, decide func(haproxy.
 	d.scopes = append(d.scopes, scope)
 	if d.err != nil {
 		return haproxy.Turn{}, d.err
+	}
+	if d.before != nil {
+		d.before()
 	}
 	t := haproxy.Turn{Before: d.read()}
 	commands, err := decide(t.Before)
@@ -214,6 +218,41 @@ func TestFutile(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestOvertaken: what another lbctl journals between this one's look at the journal
+// and its decision is not written over.
+func TestOvertaken(t *testing.T) {
+	d := newDoor()
+	dir := t.TempDir()
+	other := journal.Open(dir)
+	d.before = func() { // lifts what is being held
+		d.before = nil
+		err := other.Update("lb1", func(lb *journal.LB) error {
+			r := lb.Records["web/s1"]
+			op := *r.Op
+			op.Lifted, r.Op = true, &op
+			lb.Records["web/s1"] = r
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	keep(t, d, func(o *Options) { o.Journal = journal.Open(dir) }, func(t *testing.T, k *Keeper, _ *log) {
+		if _, err := k.Hold(t.Context(), []Key{s1}, hold.OpHold{Kind: hold.Drain}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if lb, err := k.o.Journal.LB("lb1"); err != nil || len(lb.Records) > 0 {
+			t.Errorf("the other's word was lost: %+v, %v", lb.Records, err)
+		}
+		d.locked(func() {
+			if d.s.Admin != 0 || !d.s.Agent.On() {
+				t.Errorf("%v, agent %v: %q", d.s.Admin, d.s.Agent, d.sent)
+			}
+		})
+	})
 }
 
 // TestTrouble: a socket that does not answer is asked twice an interval, and

@@ -59,7 +59,7 @@ func (k *Keeper) turn(ctx context.Context) time.Duration {
 	t, err := k.o.Door.Turn(c, scope, l.decide)
 	k.outcomes(t)
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil, errors.Is(err, errOvertaken):
 		return 0
 	case errors.Is(err, haproxy.ErrNoSuchBackend) && !k.whole:
 		k.whole = true // the running HAProxy is not that of the file
@@ -159,6 +159,10 @@ func order(a, b haproxy.Command) int {
 	return 0
 }
 
+// errOvertaken says that another lbctl has changed a record that this turn decided
+// from: a person's word through it must not be written over.
+var errOvertaken = errors.New("the journal has changed")
+
 // journal writes what changed, before anything is done.
 func (l *look) journal(changed map[Key]hold.Record, r haproxy.Read) error {
 	k := l.k
@@ -167,6 +171,11 @@ func (l *look) journal(changed map[Key]hold.Record, r haproxy.Read) error {
 		return nil
 	}
 	err := k.o.Journal.Update(k.o.Name, func(lb *journal.LB) error {
+		for key := range changed {
+			if !lb.Records[key.String()].Same(l.records[key.String()]) {
+				return errOvertaken
+			}
+		}
 		lb.Socket, lb.Worker = k.o.Socket, k.worker
 		for key, rec := range changed {
 			lb.Records[key.String()] = rec
