@@ -91,7 +91,11 @@ func (k *Keeper) row(key Key, v hold.View, s hold.Step, saved bool) {
 func (k *Keeper) wrong(event string, err error) {
 	if text := event + err.Error(); text != k.trouble {
 		k.trouble = text
-		k.event(k.o.Log.Error(), event).Err(err).Str("hint", haproxy.Hint(err)).Send()
+		hint := haproxy.Hint(err)
+		if event == "alarm" {
+			hint = "" // not about the socket
+		}
+		k.event(k.o.Log.Error(), event).Err(err).Str("hint", hint).Send()
 	}
 }
 

@@ -80,6 +80,7 @@ type Keeper struct {
 	told    map[Key]string // what observe mode last said it would do
 	saved   string         // fingerprint of the holds that Save has put down
 	unsaved string         // what kept Save from it
+	saveAt  time.Time      // when that is tried again
 
 	turned atomic.Int64
 

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -252,6 +254,65 @@ func TestOvertaken(t *testing.T) {
 				t.Errorf("%v, agent %v: %q", d.s.Admin, d.s.Agent, d.sent)
 			}
 		})
+	})
+}
+
+// TestUnwritten: with a journal that cannot be written nothing is done, and that is
+// said as what it is.
+func TestUnwritten(t *testing.T) {
+	d := newDoor()
+	dir := filepath.Join(t.TempDir(), "state")
+	keep(t, d, func(o *Options) { o.Journal = journal.Open(dir) }, func(t *testing.T, k *Keeper, l *log) {
+		if _, err := k.Hold(t.Context(), []Key{s1}, hold.OpHold{Kind: hold.Drain}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5500 * time.Millisecond) // between two turns
+		d.locked(func() {
+			fresh := newDoor()
+			d.s, d.pid, d.sent = fresh.s, 2, nil
+			d.before = func() { // the disk goes, as a turn begins
+				if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
+					t.Error(err)
+				}
+			}
+			k.o.Journal.Update("lb1", func(lb *journal.LB) error {
+				r := lb.Records["web/s1"]
+				r.Muted = false // so that there is something to write
+				lb.Records["web/s1"] = r
+				return nil
+			})
+		})
+		time.Sleep(10 * time.Second)
+		d.locked(func() {
+			if len(d.sent) > 0 {
+				t.Errorf("sent %q without a journal", d.sent)
+			}
+		})
+		if l.count("socket_error") > 0 || l.count(`"event":"alarm"`) == 0 {
+			t.Error("said as the socket's fault, or not at all")
+		}
+	})
+}
+
+// TestUnsaved: a server-state-file that cannot be written is tried once an interval,
+// however often HAProxy is looked at.
+func TestUnsaved(t *testing.T) {
+	d := newDoor()
+	d.s.Sessions = 1
+	tries := 0
+	save := func(context.Context) error { tries++; return errors.New("read-only file system") }
+	keep(t, d, func(o *Options) { o.Save = save }, func(t *testing.T, k *Keeper, l *log) {
+		if _, err := k.Hold(t.Context(), []Key{s1}, hold.OpHold{Kind: hold.Drain, Guard: time.Now().Add(time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if d.turns < 800 || tries < 20 || tries > 40 {
+			t.Errorf("%d turns, %d tries", d.turns, tries)
+		}
+		if n := l.count("read-only file system"); n != 1 {
+			t.Errorf("said %d times", n)
+		}
 	})
 }
 

@@ -81,11 +81,21 @@ func (k *Keeper) turn(ctx context.Context) time.Duration {
 }
 
 func kind(err error) string {
-	if errors.Is(err, haproxy.ErrBusy) {
+	var unwritten *journalError
+	switch {
+	case errors.As(err, &unwritten):
+		return "alarm"
+	case errors.Is(err, haproxy.ErrBusy):
 		return "socket_busy"
 	}
 	return "socket_error"
 }
+
+// journalError is a turn that ended because the journal could not be written:
+// nothing is done then, and it is not the socket's fault.
+type journalError struct{ error }
+
+func (e *journalError) Unwrap() error { return e.error }
 
 // scope is what to read: every managed backend once an interval, in between
 // those in which something goes on.
@@ -189,7 +199,7 @@ func (l *look) journal(changed map[Key]hold.Record, r haproxy.Read) error {
 		return nil
 	})
 	if err != nil {
-		return err
+		return &journalError{err}
 	}
 	for key, rec := range changed {
 		k.changed(key, l.records[key.String()], rec, l.steps[key])

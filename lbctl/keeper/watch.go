@@ -144,9 +144,10 @@ func (k *Keeper) save(ctx context.Context, l *look) {
 			held += key.String() + fmt.Sprint(s.Admin, s.Check.On(), s.Agent.On()) + "\n"
 		}
 	}
-	if held == k.saved {
+	if held == k.saved || k.unsaved != "" && time.Now().Before(k.saveAt) {
 		return
 	}
+	k.saveAt = time.Now().Add(k.o.Interval) // if it fails: the whole table is asked for
 	err := k.o.Save(ctx)
 	if err == nil {
 		k.saved = held
