@@ -47,7 +47,9 @@ func (s *serve) command() *ucli.Command {
 
 func (s *serve) run(c *ucli.Context) error {
 	start := time.Now()
-	log, err := cli.Logger(s.stderr, s.logLevel)
+	lines := newLogWriter(s.stderr)
+	defer lines.flush(lastLog)
+	log, err := cli.Logger(lines, s.logLevel)
 	if err != nil {
 		return err
 	}
@@ -57,6 +59,8 @@ func (s *serve) run(c *ucli.Context) error {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(signals)
+	// Whoever read the log may be gone: that is no reason to go too.
+	signal.Ignore(syscall.SIGPIPE)
 
 	file := stateFile{path: s.stateFile, log: log}
 	cfg := s.drainConfig(start, log)
