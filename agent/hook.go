@@ -48,6 +48,9 @@ func (h *hook) command() *ucli.Command {
 			if h.output != "text" && h.output != "json" {
 				return cli.Misuse("-o text", "-o %q: want text or json", h.output)
 			}
+			if h.timeout <= 0 {
+				return cli.Misuse("--drain-timeout 120s", "--drain-timeout %s: want more than 0", h.timeout)
+			}
 			return h.run(c.Context, c.App.Writer)
 		},
 	}

@@ -94,14 +94,15 @@ func (f *stateFile) load() *drain.Memory {
 	return &m
 }
 
+// stateRetry is the wait after a write that failed: a full disk may empty again.
+const stateRetry = time.Second
+
 // start gives the function that queues a memory for writing.
 func (f *stateFile) start() func(drain.Memory) {
 	f.queue = make(chan drain.Memory, 1)
 	f.done.Go(func() {
 		for m := range f.queue {
-			if err := write(f.path, m); err != nil {
-				f.log.Error().Str("event", "state_file").Err(err).Send()
-			}
+			f.keep(m)
 		}
 	})
 	return func(m drain.Memory) {
@@ -110,6 +111,32 @@ func (f *stateFile) start() func(drain.Memory) {
 		default:
 		}
 		f.queue <- m
+	}
+}
+
+// keep writes until it has succeeded, or there is something newer to write: an
+// old file that says DRAINING must not outlive a reopen.
+func (f *stateFile) keep(m drain.Memory) {
+	for failed := false; ; {
+		err := write(f.path, m)
+		switch {
+		case err == nil && failed:
+			f.log.Info().Str("event", "state_file").Str("detail", "written again").Send()
+			return
+		case err == nil:
+			return
+		case !failed:
+			failed = true
+			f.log.Error().Str("event", "state_file").Err(err).Str("detail", "repeated until it is written").Send()
+		}
+		var ok bool
+		select {
+		case m, ok = <-f.queue:
+			if !ok {
+				return
+			}
+		case <-time.After(stateRetry):
+		}
 	}
 }
 
@@ -126,7 +153,8 @@ func write(path string, m drain.Memory) error {
 	if err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	// Always the same name: a kill -9 now leaves one file behind, not one each time.
+	tmp, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}

@@ -186,7 +186,12 @@ func (s *settings) checkAddrs(*ucli.Context) error {
 	if s.dataPort != "" {
 		var err error
 		if s.port, err = inflight.ParsePort(s.dataPort); err != nil {
-			return err
+			return cli.Misuse("--data-port 8080, or --data-port 10.0.0.7:8080", "--data-port %w", err)
+		}
+	}
+	for flag, addr := range map[string]string{"listen": s.listen, "control": s.control} {
+		if addr == "" || addr == "unix:" { // an unset variable: Listen would take any port
+			return cli.Misuse("--listen :30180, --control 127.0.0.1:18180", "--%s %q is no address", flag, addr)
 		}
 	}
 	if public(s.control) && s.controlToken == "" {
