@@ -116,6 +116,7 @@ func (k *Keeper) reloaded(w hold.Worker) {
 			delete(k.lines, key)
 		}
 		clear(k.retired)
+		k.whole = false // it may have read the file
 	}
 	k.worker, k.saved = w, ""
 	clear(k.repeat)

@@ -77,6 +77,7 @@ type Keeper struct {
 	trouble string
 	whole   bool           // HAProxy lacks a backend of the configuration: read all
 	lookAt  time.Time      // when everything is looked at next
+	cost    time.Duration  // of a turn that does not look at everything, as a rule
 	told    map[Key]string // what observe mode last said it would do
 	saved   string         // fingerprint of the holds that Save has put down
 	unsaved string         // what kept Save from it

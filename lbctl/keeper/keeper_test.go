@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -30,6 +31,7 @@ type door struct {
 	refuse string // what every command is answered with
 	deaf   bool   // commands succeed and do nothing
 	err    error
+	gone   bool   // the server is no longer there
 	before func() // at the start of a turn
 	turns  int
 	sent   []string
@@ -44,7 +46,11 @@ func newDoor() *door {
 }
 
 func (d *door) read() haproxy.Read {
-	return haproxy.Read{Info: haproxy.Info{Pid: d.pid}, Level: d.level, Servers: []haproxy.Server{d.s}, At: time.Now()}
+	r := haproxy.Read{Info: haproxy.Info{Pid: d.pid}, Level: d.level, At: time.Now()}
+	if !d.gone {
+		r.Servers = []haproxy.Server{d.s}
+	}
+	return r
 }
 
 func (d *door) Turn(_ context.Context, scope haproxy.Scope, decide func(haproxy.Read) ([]haproxy.Command, error)) (haproxy.Turn, error) {
@@ -57,6 +63,9 @@ func (d *door) Turn(_ context.Context, scope haproxy.Scope, decide func(haproxy.
 	}
 	if d.before != nil {
 		d.before()
+	}
+	if d.gone && len(scope.Servers) > 0 {
+		return haproxy.Turn{}, fmt.Errorf("web/s1: %w", haproxy.ErrNoSuchServer)
 	}
 	t := haproxy.Turn{Before: d.read()}
 	commands, err := decide(t.Before)
@@ -342,6 +351,65 @@ func TestTrouble(t *testing.T) {
 	})
 }
 
+// TestScope: between two looks at everything only what is held is read; a server that
+// is not there any more is looked for among the others, and not for ever.
+func TestScope(t *testing.T) {
+	d := newDoor()
+	d.s.Sessions = 1
+	keep(t, d, nil, func(t *testing.T, k *Keeper, _ *log) {
+		if _, err := k.Hold(t.Context(), []Key{s1}, hold.OpHold{Kind: hold.Drain, Guard: time.Now().Add(time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10500 * time.Millisecond)
+		one := []haproxy.Name{{Backend: "web", Server: "s1"}}
+		byServer := 0
+		d.locked(func() {
+			for _, s := range d.scopes {
+				if slices.Equal(s.Servers, one) {
+					byServer++
+				}
+			}
+			if n := len(d.scopes); n < 100 || byServer < n-20 {
+				t.Errorf("%d of %d turns read only the server", byServer, n)
+			}
+			d.gone, d.scopes = true, nil
+		})
+		time.Sleep(time.Minute)
+		d.locked(func() {
+			if n := len(d.scopes); n == 0 || n > 10 {
+				t.Errorf("%d turns for a server that is gone", n)
+			}
+		})
+		if lb, err := k.o.Journal.LB("lb1"); err != nil || len(lb.Records) > 0 {
+			t.Errorf("%+v, %v", lb.Records, err)
+		}
+	})
+}
+
+// TestSlowTurn: one turn that the machine kept waiting does not put off the next
+// looks.
+func TestSlowTurn(t *testing.T) {
+	d := newDoor()
+	d.s.Sessions = 1
+	keep(t, d, nil, func(t *testing.T, k *Keeper, _ *log) {
+		if _, err := k.Hold(t.Context(), []Key{s1}, hold.OpHold{Kind: hold.Maint, Guard: time.Now().Add(time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30*time.Second + 500*time.Millisecond)
+		d.locked(func() {
+			d.before = func() { d.before = nil; time.Sleep(25 * time.Millisecond) }
+		})
+		time.Sleep(60 * time.Millisecond) // the slow one is over
+		d.locked(func() { d.s.Sessions = 0 })
+		time.Sleep(150 * time.Millisecond)
+		d.locked(func() {
+			if d.s.Admin != haproxy.ForcedMaint {
+				t.Errorf("%v 150 ms after the last session", d.s.Admin)
+			}
+		})
+	})
+}
+
 // TestOtherConfiguration: a backend of the file that HAProxy does not have does
 // not keep the others from being kept.
 func TestOtherConfiguration(t *testing.T) {
@@ -353,12 +421,20 @@ func TestOtherConfiguration(t *testing.T) {
 		}
 		synctest.Wait()
 		d.locked(func() { d.err = nil })
+		time.Sleep(2500 * time.Millisecond)
+		last := func() haproxy.Scope {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return d.scopes[len(d.scopes)-1]
+		}
+		if s := last(); len(s.Backends) != 0 || d.s.Admin != haproxy.ForcedDrain {
+			t.Errorf("scope %v, %v", s, d.s.Admin)
+		}
+		d.locked(func() { d.pid = 2 }) // reloaded: it may have read the file
 		time.Sleep(2 * time.Second)
-		d.locked(func() {
-			if last := d.scopes[len(d.scopes)-1]; len(last.Backends) != 0 || d.s.Admin != haproxy.ForcedDrain {
-				t.Errorf("scope %v, %v", last, d.s.Admin)
-			}
-		})
+		if s := last(); len(s.Backends) != 1 {
+			t.Errorf("scope %v after a reload", s)
+		}
 		if l.count(`"event":"alarm"`) == 0 {
 			t.Error("nothing was said")
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -17,6 +18,9 @@ const (
 	// the longer it takes, and in at most a twentieth of the time.
 	pollMin, pollMax = 10 * time.Millisecond, 30 * time.Millisecond
 	pollShare        = 20
+	costShare        = 16 // of a slower turn is believed
+	// fewServers is up to how many of a backend are read one by one.
+	fewServers = 4
 	// checkPoll is how often a passed check or a fresh answer is looked for.
 	checkPoll = 50 * time.Millisecond
 	// turnTime bounds one turn.
@@ -65,6 +69,9 @@ func (k *Keeper) turn(ctx context.Context) time.Duration {
 		k.whole = true // the running HAProxy is not that of the file
 		k.wrong("alarm", fmt.Errorf("the configuration differs from what runs: %w", err))
 		return 0
+	case errors.Is(err, haproxy.ErrNoSuchServer) && len(scope.Servers) > 0:
+		clear(k.memory) // which of them is shown by the backends
+		return 0
 	case err != nil:
 		k.wrong(kind(err), err)
 		return k.o.Interval / 2
@@ -73,11 +80,13 @@ func (k *Keeper) turn(ctx context.Context) time.Duration {
 	if t.After != nil {
 		l.consider(*t.After)
 	}
+	k.conclude(ctx, l)
 	if whole {
 		k.lookAt = began.Add(k.o.Interval)
+	} else {
+		k.costs(time.Since(began))
 	}
-	k.conclude(ctx, l)
-	return l.due(time.Since(began))
+	return l.due()
 }
 
 func kind(err error) string {
@@ -97,35 +106,51 @@ type journalError struct{ error }
 
 func (e *journalError) Unwrap() error { return e.error }
 
-// scope is what to read: every managed backend once an interval, in between
-// those in which something goes on.
+// scope is what to read: every managed backend once an interval, in between the
+// servers in which something goes on.
 func (k *Keeper) scope(l *look) (s haproxy.Scope, whole, nothing bool) {
-	set := map[string]bool{}
+	backends, servers := map[string]bool{}, map[Key]bool{}
 	whole = !time.Now().Before(k.lookAt)
 	for key, line := range k.lines {
 		if !k.concerns(key) {
 			continue
 		}
 		if whole && line.Endpoint != "" || l.pods[line.Endpoint].Phase == hold.Leaving {
-			set[key.Backend] = true
+			backends[key.Backend], servers[key] = true, true
 		}
 	}
 	for _, r := range l.records {
-		if !k.concerns(Key{r.Backend, r.Server}) {
-			continue
-		}
-		if whole || r.Pod != nil || r.Op != nil {
-			set[r.Backend] = true
+		key := Key{r.Backend, r.Server}
+		if k.concerns(key) && (whole || r.Pod != nil || r.Op != nil) {
+			backends[key.Backend], servers[key] = true, true
 		}
 	}
-	if k.whole && len(set) > 0 {
-		return haproxy.Scope{}, whole, false
+	switch {
+	case len(backends) == 0:
+		return s, whole, true
+	case k.whole:
+	case !whole && k.few(servers, len(backends)):
+		for _, key := range slices.SortedFunc(maps.Keys(servers), compare) {
+			s.Servers = append(s.Servers, haproxy.Name(key))
+		}
+	default:
+		s.Backends = slices.Sorted(maps.Keys(backends))
 	}
-	for b := range set {
-		s.Backends = append(s.Backends, b)
+	return s, whole, false
+}
+
+// few says whether servers cost less one by one than by their backends, and are
+// all known to be there: one that is not would fail the read.
+func (k *Keeper) few(servers map[Key]bool, backends int) bool {
+	if len(servers) > fewServers*backends {
+		return false
 	}
-	slices.Sort(s.Backends)
-	return s, whole, len(set) == 0
+	for key := range servers {
+		if _, seen := k.memory[key]; !seen {
+			return false
+		}
+	}
+	return true
 }
 
 // decide is the middle of a turn: journal, then commands.
@@ -281,9 +306,15 @@ func (k *Keeper) count(key Key, verb hold.Verb) {
 	}
 }
 
+// costs takes in what a turn between two whole ones took. One that the machine kept
+// waiting must not put off the next look twentyfold.
+func (k *Keeper) costs(took time.Duration) {
+	k.cost = min(took, k.cost+(took-k.cost)/costShare)
+}
+
 // due is how long nothing needs to be looked at.
-func (l *look) due(took time.Duration) time.Duration {
-	now := time.Now()
+func (l *look) due() time.Duration {
+	now, least := time.Now(), pollShare*l.k.cost
 	if l.urgent && !l.k.o.Observe {
 		return 0
 	}
@@ -294,9 +325,9 @@ func (l *look) due(took time.Duration) time.Duration {
 		case hold.ForZero:
 			wait = max(s.Memory.ZeroAt.Add(hold.ZeroGap).Sub(now), 0)
 		case hold.ForEmpty:
-			wait = max(pollShare*took, min(max(age(s.Record, now)/500, pollMin), pollMax))
+			wait = max(least, min(max(age(s.Record, now)/500, pollMin), pollMax))
 		case hold.ForPod, hold.ForCheck:
-			wait = max(pollShare*took, checkPoll)
+			wait = max(least, checkPoll)
 		default:
 			continue
 		}
