@@ -54,9 +54,10 @@ func (d *service) run(ctx context.Context, token string) error {
 				return cli.Fail(cli.Failed, "--state-dir DIR that this user may write", err)
 			}
 		}
+		client := haproxy.New(socket, haproxy.Options{ReadOnly: d.observe})
 		d.keepers[name] = keeper.New(keeper.Options{
-			Name: name, Socket: socket.String(), Door: haproxy.New(socket, haproxy.Options{ReadOnly: d.observe}), Journal: d.journal,
-			Observe: d.observe, Enforce: d.enforced(), Interval: d.o.interval, Token: token, Log: d.log, Save: d.saver(socket),
+			Name: name, Socket: socket.String(), Door: client, Journal: d.journal,
+			Observe: d.observe, Enforce: d.enforced(), Interval: d.o.interval, Token: token, Log: d.log, Save: d.saver(client),
 		})
 	}
 	ctx, stop := context.WithCancel(ctx)
@@ -101,7 +102,7 @@ func (d *service) enforced() func(string) bool {
 
 // saver writes the server-state-file of the configuration in force. With several
 // HAProxies nobody knows whose it is.
-func (d *service) saver(s haproxy.Socket) func(context.Context) error {
+func (d *service) saver(c *haproxy.Client) func(context.Context) error {
 	if len(d.sockets) > 1 {
 		return nil
 	}
@@ -112,7 +113,7 @@ func (d *service) saver(s haproxy.Socket) func(context.Context) error {
 		if path == "" {
 			return nil
 		}
-		return saveState(ctx, s, path)
+		return saveState(ctx, c, path)
 	}
 }
 

@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -19,10 +16,8 @@ import (
 	"lbdrain/lbctl/journal"
 )
 
-const (
-	dumpTime = 5 * time.Second
-	dumpMax  = 64 << 20
-)
+// saveTime bounds the writing of a server-state-file.
+const saveTime = 5 * time.Second
 
 func stateCommand() *ucli.Command {
 	r := &reach{}
@@ -58,7 +53,7 @@ func (r *reach) saveState(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := saveState(ctx, sockets[0], path); err != nil {
+	if err := saveState(ctx, haproxy.New(sockets[0], haproxy.Options{ReadOnly: true}), path); err != nil {
 		return cli.Fail(cli.Failed, haproxy.Hint(err), err)
 	}
 	return nil
@@ -75,10 +70,12 @@ func stateFile(c *cfg.Config) string {
 
 // saveState writes what `show servers state` says to path: a temporary file, and
 // a rename. HAProxy drops a file that does not end in a newline without a word.
-func saveState(ctx context.Context, s haproxy.Socket, path string) error {
-	text, err := dumpState(ctx, s)
+func saveState(ctx context.Context, c *haproxy.Client, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, saveTime)
+	defer cancel()
+	text, err := c.ServerState(ctx)
 	if err != nil {
-		return fmt.Errorf("server state of %s: %w", s, err)
+		return fmt.Errorf("server state: %w", err)
 	}
 	mode := os.FileMode(0o644)
 	if info, err := os.Stat(path); err == nil {
@@ -90,31 +87,4 @@ func saveState(ctx context.Context, s haproxy.Socket, path string) error {
 		return fmt.Errorf("server-state-file: %w", err)
 	}
 	return nil
-}
-
-// dumpState is the raw text of `show servers state`, whole or an error.
-func dumpState(ctx context.Context, s haproxy.Socket) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, dumpTime)
-	defer cancel()
-	var d net.Dialer
-	c, err := d.DialContext(ctx, s.Network, s.Address)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	if _, err := io.WriteString(c, "show servers state\n"); err != nil {
-		return nil, err
-	}
-	text, err := io.ReadAll(io.LimitReader(c, dumpMax+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case len(text) > dumpMax:
-		return nil, haproxy.ErrTooLarge
-	case !bytes.HasPrefix(text, []byte("1\n# be_id be_name ")) || !bytes.HasSuffix(text, []byte("\n\n")):
-		return nil, fmt.Errorf("%w: %.60q", haproxy.ErrTruncated, text)
-	}
-	return text, nil
 }

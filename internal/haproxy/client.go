@@ -4,6 +4,7 @@
 // caller decide from that read, sends the commands, reads back, and closes. A
 // connection never outlives its turn: an open one stays attached to the old
 // worker after a reload and keeps it alive (measured on 2.6, 3.0 and 3.2).
+// [Client.ServerState] is a smaller one, for the text of a server-state-file.
 //
 // What a caller can rely on:
 //
@@ -131,16 +132,11 @@ func (c *Client) Turn(ctx context.Context, scope Scope, decide func(Read) ([]Com
 }
 
 func (c *Client) turn(ctx context.Context, scope Scope, decide func(Read) ([]Command, error), t *Turn) error {
-	var s *slot
-	select {
-	case s = <-c.slots:
-	case <-ctx.Done():
-		return waitError(ctx)
+	s, err := c.slot(ctx)
+	if err != nil {
+		return err
 	}
 	defer func() { c.slots <- s }()
-	if s.r == nil {
-		s.r = bufio.NewReaderSize(nil, maxLine)
-	}
 	q, err := newQuery(scope, &s.tables)
 	if err != nil {
 		return err
@@ -150,6 +146,60 @@ func (c *Client) turn(ctx context.Context, scope Scope, decide func(Read) ([]Com
 	}
 	defer q.k.close()
 	return c.run(&q, decide, t)
+}
+
+// slot waits for the right to a connection.
+func (c *Client) slot(ctx context.Context) (*slot, error) {
+	select {
+	case s := <-c.slots:
+		if s.r == nil {
+			s.r = bufio.NewReaderSize(nil, maxLine)
+		}
+		return s, nil
+	case <-ctx.Done():
+		return nil, waitError(ctx)
+	}
+}
+
+// ServerState is what `show servers state` says, whole, as a server-state-file
+// has to hold it.
+func (c *Client) ServerState(ctx context.Context) ([]byte, error) {
+	s, err := c.slot(ctx)
+	if err == nil {
+		defer func() { c.slots <- s }()
+		var text []byte
+		if text, err = c.serverState(ctx, s); err == nil {
+			return text, nil
+		}
+	}
+	return nil, fmt.Errorf("%s: %w", c.socket, err)
+}
+
+func (c *Client) serverState(ctx context.Context, s *slot) ([]byte, error) {
+	k, err := dial(ctx, c.socket, c.o, s.r)
+	if err != nil {
+		return nil, err
+	}
+	defer k.close()
+	const ask = "show servers state"
+	if err := k.send([]byte("prompt\n" + ask + "\n")); err != nil {
+		return nil, err
+	}
+	if err := k.hello(); err != nil {
+		return nil, err
+	}
+	// The same parser as for every read: what is no table is not written down.
+	var t tables
+	t.begin(ask)
+	var text []byte
+	err = k.table(ask, func(line []byte) error {
+		text = append(append(text, line...), '\n')
+		return t.stateRow(line)
+	})
+	if err == nil && t.state == nil {
+		err = t.bad("no header")
+	}
+	return append(text, '\n'), err
 }
 
 // run is a turn on an open connection.

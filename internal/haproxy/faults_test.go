@@ -96,6 +96,41 @@ func TestBadPeer(t *testing.T) {
 	}
 }
 
+// The text of a server-state-file is whole, or an error: HAProxy would start with
+// half of it without a word.
+func TestServerState(t *testing.T) {
+	t.Parallel()
+	t.Run("whole", func(t *testing.T) {
+		t.Parallel()
+		text, err := serve(t, script{}.handle).client().ServerState(context.Background())
+		if err != nil || string(text) != fakeState+"\n" {
+			t.Errorf("%q, %v", text, err)
+		}
+	})
+	t.Run("cut", func(t *testing.T) {
+		t.Parallel()
+		n := make(chan int, 1)
+		f := serve(t, func(f *fake, c net.Conn) { script{}.cut(f, c, <-n) })
+		for i := range len(hello + fakeState + hello) {
+			n <- i
+			if text, err := f.client().ServerState(context.Background()); !errors.Is(err, ErrTruncated) || text != nil {
+				t.Fatalf("after %d bytes: %q, %v", i, text, err)
+			}
+		}
+	})
+	for name, tc := range badPeers {
+		if !strings.HasPrefix(name, "state ") && name != "silent" && name != "HTTP server" && name != "refuses prompt" {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if text, err := serve(t, tc.peer).hasty().ServerState(context.Background()); !errors.Is(err, tc.want) || text != nil {
+				t.Errorf("%q, %v, want %v", text, err, tc.want)
+			}
+		})
+	}
+}
+
 func (s script) cutAt(n int) func(*fake, net.Conn) {
 	return func(f *fake, c net.Conn) { s.cut(f, c, n) }
 }

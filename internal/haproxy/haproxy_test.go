@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"reflect"
 	"slices"
@@ -184,6 +185,29 @@ backend last
 	})
 	if err != nil || len(turn.After.Servers) != 2 || server(t, *turn.After, "web", "s2").Admin != ForcedDrain {
 		t.Errorf("%v, %+v", err, turn)
+	}
+}
+
+// What is written down is what HAProxy says to anybody who asks.
+func TestServerStateText(t *testing.T) {
+	t.Parallel()
+	c := start(t, small).client(Options{ReadOnly: true})
+	do(t, New(c.Socket(), Options{}), SetState("be", "s2", Drain))
+	nc, err := net.Dial("unix", c.Socket().Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, err := io.WriteString(nc, "show servers state\n"); err != nil {
+		t.Fatal(err)
+	}
+	want, err := io.ReadAll(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.ServerState(context.Background())
+	if lines := len(strings.Split(string(got), "\n")); err != nil || len(got) != len(want) || lines < 5 || !strings.HasPrefix(string(got), "1\n# be_id") {
+		t.Errorf("%v\n%s\n%s", err, got, want)
 	}
 }
 
