@@ -668,6 +668,27 @@ func TestGoneAfterTwoWindows(t *testing.T) {
 	s.want(true, "lb1", handshake.Gone, "")
 }
 
+// One that says no window is not gone before its rare checks could have marked
+// the pod DOWN.
+func TestGoneAfterRareChecks(t *testing.T) {
+	s := newSim(t, defaults())
+	for range 5 {
+		s.pass(20 * time.Second)
+		s.check(lb1)
+	}
+	s.drain()
+	s.socks = Sockets{Known: true}
+	s.pass(2 * time.Minute)
+	if s.Silent(s.now) || s.verdict().Done {
+		t.Error("gone after two detection windows less a moment")
+	}
+	s.pass(time.Second)
+	if !s.Silent(s.now) {
+		t.Error("not worth a look at the sockets")
+	}
+	s.want(true, lb1, handshake.Gone, "")
+}
+
 // B2, D4: who is first heard from CLOSING on is no balancer.
 func TestNobodyNewFromClosingOn(t *testing.T) {
 	s := newSim(t, defaults())

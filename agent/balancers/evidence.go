@@ -57,7 +57,7 @@ func (t *Table) Silent(at time.Time) bool {
 		}
 	}
 	for _, s := range t.sources {
-		if s.balancer() && at.Sub(s.heard) > GoneAfter {
+		if s.balancer() && s.silent(at) {
 			return true
 		}
 	}
@@ -143,7 +143,7 @@ func (t *Table) entries(at time.Time, socks Sockets) []entry {
 	for _, s := range t.sources {
 		if s.balancer() && !t.covered(s) {
 			e := entry{name: s.key, sources: []netip.Addr{s.addr}, heard: s.heard}
-			if s.gone = at.Sub(s.heard) > GoneAfter && noSocket(socks, e.sources); s.gone {
+			if s.gone = s.silent(at) && noSocket(socks, e.sources); s.gone {
 				e.word = handshake.Gone
 			} else {
 				t.judgePolls(&e, []*source{s}, at, t.phase.Since)
@@ -238,6 +238,18 @@ func (t *Table) silentWatcher(w *watcher, at time.Time) bool {
 		}
 	}
 	return true
+}
+
+// silent is the same of one that does not say its detection window: three of its
+// checks, HAProxy's default fall. Checks rarer than GoneAfter are a person's.
+func (s *source) silent(at time.Time) bool {
+	limit := GoneAfter
+	if len(s.checks.at) >= makes {
+		if inter, _ := s.checks.period(); inter <= GoneAfter {
+			limit = max(limit, 2*3*inter)
+		}
+	}
+	return at.Sub(s.heard) > limit
 }
 
 func noSocket(socks Sockets, addrs []netip.Addr) bool {
