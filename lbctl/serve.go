@@ -246,12 +246,13 @@ func readToken(path string) (string, error) {
 // plan is what a configuration means to a keeper: every server with its pod's
 // agent.
 func plan(c *cfg.Config) map[keeper.Key]keeper.Line {
-	roots := map[string]cfg.Server{}
-	for _, s := range c.Servers {
-		roots[s.Backend+"/"+s.Name] = s
+	roots := map[string]*cfg.Server{}
+	for i := range c.Servers {
+		roots[c.Servers[i].Backend+"/"+c.Servers[i].Name] = &c.Servers[i]
 	}
 	lines := make(map[keeper.Key]keeper.Line, len(c.Servers))
-	for _, s := range c.Servers {
+	for i := range c.Servers {
+		s := &c.Servers[i]
 		pod := s
 		if root, ok := roots[s.TrackRoot]; ok && s.TrackRoot != "" {
 			pod = root // it follows that server's health, so it is that server's pod
@@ -275,7 +276,7 @@ func plan(c *cfg.Config) map[keeper.Key]keeper.Line {
 // endpoint is where a server's agent listens: where its agent check goes, else
 // where its health check goes if that is another port than the data's. An
 // address without a port of its own tells nothing: two pods can share a host.
-func endpoint(s cfg.Server) string {
+func endpoint(s *cfg.Server) string {
 	host, port := "", 0
 	switch {
 	case s.Agent:

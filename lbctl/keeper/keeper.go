@@ -275,6 +275,9 @@ func (k *Keeper) edit(ctx context.Context, keys []Key, change func(Key, *hold.Re
 	return k.call(ctx, func() error {
 		for _, key := range keys {
 			k.mine[key] = true
+			if _, known := k.memory[key]; !known {
+				k.memory[key] = hold.Memory{} // whoever names it has read it
+			}
 		}
 		return k.o.Journal.Update(k.o.Name, func(lb *journal.LB) error {
 			lb.Socket = k.o.Socket

@@ -386,6 +386,27 @@ func TestScope(t *testing.T) {
 	})
 }
 
+// TestGuestScope: a command line reads the servers it was asked about, and no others.
+func TestGuestScope(t *testing.T) {
+	d := newDoor()
+	keep(t, d, func(o *Options) { o.Guest = true }, func(t *testing.T, k *Keeper, _ *log) {
+		if _, err := k.Hold(t.Context(), []Key{s1}, hold.OpHold{Kind: hold.Drain}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5500 * time.Millisecond)
+		d.locked(func() {
+			for _, s := range d.scopes {
+				if len(s.Servers) != 1 || len(s.Backends) > 0 {
+					t.Errorf("scope %+v", s)
+				}
+			}
+			if d.s.Admin != haproxy.ForcedDrain {
+				t.Errorf("%v", d.s.Admin)
+			}
+		})
+	})
+}
+
 // TestSlowTurn: one turn that the machine kept waiting does not put off the next
 // looks.
 func TestSlowTurn(t *testing.T) {

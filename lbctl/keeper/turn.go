@@ -129,7 +129,7 @@ func (k *Keeper) scope(l *look) (s haproxy.Scope, whole, nothing bool) {
 	case len(backends) == 0:
 		return s, whole, true
 	case k.whole:
-	case !whole && k.few(servers, len(backends)):
+	case (!whole || k.o.Guest) && k.few(servers, len(backends)): // a guest has no others
 		for _, key := range slices.SortedFunc(maps.Keys(servers), compare) {
 			s.Servers = append(s.Servers, haproxy.Name(key))
 		}
