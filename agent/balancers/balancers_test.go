@@ -866,3 +866,65 @@ func TestLateAnswerOfAnotherDrain(t *testing.T) {
 	s.Answered(a, s.now)
 	s.want(false, lb1, handshake.None, "0 of 3 polls answered drain")
 }
+
+// Two watchers that nobody polls, with words, silences, farewells and broken
+// connections in any order: evidence is there exactly when both hold, and each
+// that is still heard is empty. Who takes it back, defers or leaves ends it.
+func TestTwoWatchers(t *testing.T) {
+	type model struct {
+		word  handshake.Word
+		heard time.Time
+		conn  uint64
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		s := newSim(t, Config{})
+		names, addrs := []string{"a", "b"}, []string{lb1, lb2}
+		all := make([]model, 2)
+		conns := uint64(2)
+		for i, name := range names {
+			s.check(addrs[i])
+			all[i].conn = uint64(i + 1)
+			s.watch(name, addrs[i], all[i].conn)
+		}
+		s.drain()
+		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
+			i := rapid.IntRange(0, 1).Draw(rt, "who")
+			m, name := &all[i], names[i]
+			switch rapid.IntRange(0, 5).Draw(rt, "step") {
+			case 0, 1:
+				s.pass(time.Duration(rapid.IntRange(1, 2000).Draw(rt, "ms")) * time.Millisecond)
+			case 2, 3:
+				word := rapid.SampledFrom([]handshake.Word{handshake.Watching, handshake.Deferred, handshake.Held, handshake.HeldZero, handshake.HeldZero, handshake.Absent}).Draw(rt, "word")
+				if _, err := s.Ack(name, peer(addrs[i], m.conn), s.facts(word), s.now); err != nil {
+					rt.Fatal(err)
+				}
+				m.word, m.heard = word, s.now
+			case 4:
+				s.Hang(m.conn)
+				conns++
+				m.conn = conns
+			case 5:
+				if err := s.Leave(name, peer(addrs[i], m.conn), s.now); err != nil {
+					rt.Fatal(err)
+				}
+				m.word = ""
+			}
+			want := true
+			for _, m := range all {
+				silent := s.now.Sub(m.heard) > 3*time.Second
+				switch m.word {
+				case handshake.HeldZero:
+				case handshake.Held:
+					want = want && silent
+				case handshake.Absent:
+					want = want && !silent
+				default:
+					want = false
+				}
+			}
+			if v := s.verdict(); v.Done != want {
+				rt.Fatalf("done %v, want %v: %+v; waiting: %s", v.Done, want, all, v.Waiting)
+			}
+		}
+	})
+}
