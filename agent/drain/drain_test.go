@@ -311,6 +311,31 @@ func TestPersonThenFinish(t *testing.T) {
 	})
 }
 
+// Whoever is woken by a transition sees the state it led to: a held status that
+// read the old one would tell its balancer of the drain one round trip late, and a
+// preStop hook that nothing is draining.
+func TestWokenAfterPublish(t *testing.T) {
+	run(t, nil, func(b *bench) {
+		for range 200 {
+			seen := make(chan bool, 8)
+			for range cap(seen) {
+				v := b.View()
+				go func() {
+					<-v.Changed
+					seen <- b.View().Status.Seq > v.Status.Seq
+				}()
+			}
+			b.do(Drain)
+			for range cap(seen) {
+				if !<-seen {
+					t.Fatal("woken before the state was published")
+				}
+			}
+			b.do(Reopen)
+		}
+	})
+}
+
 // A second caller joins: nothing is doubled and the deadline stays.
 func TestJoin(t *testing.T) {
 	run(t, nil, func(b *bench) {

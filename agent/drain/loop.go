@@ -244,9 +244,10 @@ func (p *Pod) moved(tr fsm.Transition) {
 
 // after is the part of a transition that needs no lock.
 func (p *Pod) after(tr fsm.Transition) {
-	close(p.changed)
+	old := p.changed
 	p.changed = make(chan struct{})
-	p.publish()
+	p.publish() // before those who wait look
+	close(old)
 	p.cfg.Log.Info().Str("event", "transition").Str("from", tr.From.String()).Str("to", tr.To.String()).
 		Str("reason", tr.Reason).Uint64("seq", p.machine.Seq()).Send()
 }
