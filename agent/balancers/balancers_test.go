@@ -867,6 +867,23 @@ func TestLateAnswerOfAnotherDrain(t *testing.T) {
 	s.want(false, lb1, handshake.None, "0 of 3 polls answered drain")
 }
 
+// A watcher that was let in is not shut out by strangers who push its address out
+// of the table.
+func TestStrangersShutNobodyOut(t *testing.T) {
+	s := newSim(t, defaults())
+	s.check(lb1)
+	s.watch("lb1", lb1, 1)
+	for i := range 2 * maxSources {
+		s.pass(ms)
+		s.check(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}).String())
+	}
+	s.drain()
+	s.ack("lb1", lb1, 1, handshake.HeldZero)
+	if err := s.Watch("lb2", peer(lb1, 2), s.now); !errors.Is(err, ErrStranger) {
+		t.Errorf("another connection from there: %v", err)
+	}
+}
+
 // Two watchers that nobody polls, with words, silences, farewells and broken
 // connections in any order: evidence is there exactly when both hold, and each
 // that is still heard is empty. Who takes it back, defers or leaves ends it.

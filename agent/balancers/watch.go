@@ -103,7 +103,9 @@ func (t *Table) allowed(p Peer) bool {
 		return true
 	}
 	for _, w := range t.watchers {
-		if slices.Contains(w.recalled, p.Addr) {
+		// A connection that was let in stays so, whoever else has asked since:
+		// a balancer that holds the pod neither checks nor polls it.
+		if slices.Contains(w.recalled, p.Addr) || w.conn != 0 && w.conn == p.Conn {
 			return true
 		}
 	}
