@@ -228,7 +228,11 @@ func (j *job) find(ctx context.Context) error {
 	if errors.Is(err, haproxy.ErrNoSuchBackend) {
 		r, err = j.lb.read(ctx, nil)
 	}
-	if err != nil {
+	none := len(j.targets) == 0 && !j.all && len(j.backends) == 0
+	switch {
+	case err != nil && none:
+		return cli.Misuse(fmt.Sprintf("lbctl %s TARGET, --backend B or --all", j.verb), "no target given (and what there is cannot be listed: %v)", err)
+	case err != nil:
 		return err
 	}
 	if r.Level != "admin" && !j.dryRun {
@@ -238,7 +242,7 @@ func (j *job) find(ctx context.Context) error {
 	j.before = r
 	t := desk.Targets{Servers: r.Servers, Pods: j.lb.pods, Backends: j.backends}
 	switch {
-	case len(j.targets) == 0 && !j.all && len(j.backends) == 0:
+	case none:
 		return cli.Misuse(fmt.Sprintf("lbctl %s TARGET, --backend B or --all; servers here: %s", j.verb, t.Meant(12)), "no target given")
 	case len(j.targets) == 0:
 		j.keys = t.All()
