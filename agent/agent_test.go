@@ -491,6 +491,9 @@ func TestLateCheckIsNoEvidence(t *testing.T) {
 	if len(lbs) != 1 || !strings.HasPrefix(lbs[0].Missing, "0 of ") {
 		t.Errorf("%+v", lbs)
 	}
+	if e := p.await("late_check"); e["from"] != "127.0.0.1" || e["waiting_now"] != "5ms" || len(p.events("late_check")) != 1 {
+		t.Errorf("%v", e)
+	}
 }
 
 // Hostile peers disturb nobody and make no balancer.

@@ -13,7 +13,7 @@
 // watch, watch_lost, held, held_zero, revoked, expired, deferred, polls, gone,
 // balancer_new, envoy_drain_listeners, envoy_active_count, in_flight, receipt,
 // deadline, rejoin, reopened, sigterm, waiter_none, probe, state_file, fault,
-// log_lost, exit.
+// late_check, log_lost, exit.
 //
 // SIGTERM (or SIGINT) asks for the same drain as the hook and lets the process
 // exit once it is over: 0 drained, 3 where the deadline has passed and every

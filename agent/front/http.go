@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,6 +37,9 @@ type Config struct {
 type Front struct {
 	cfg     Config
 	hanging atomic.Int64 // answers that the end of the drain brings
+
+	late  sync.Map // netip.Addr: a health check from there came after FirstByte
+	lates atomic.Int64
 }
 
 // New is a front.

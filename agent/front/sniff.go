@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"syscall"
@@ -74,11 +75,42 @@ func (p *port) greet(c *conn) {
 	p.poll(c, b)
 }
 
+const (
+	lateFactor = 5    // as patient with an address whose check came late
+	maxLate    = 1024 // addresses
+
+	latePatience = 250 * time.Millisecond // at most: a poll must be answered within its agent-inter
+)
+
+// patience is the silence after which the peer is a poll.
+func (f *Front) patience(a netip.Addr) time.Duration {
+	if _, late := f.late.Load(a); late {
+		return max(f.cfg.FirstByte, min(lateFactor*f.cfg.FirstByte, latePatience))
+	}
+	return f.cfg.FirstByte
+}
+
+// lateCheck: a health check was answered with a word, because its request came
+// later than FirstByte after its connection. A HAProxy that is busy for so long
+// between the two will be so again, and with fall 2 the next one that fails marks
+// the pod DOWN.
+func (f *Front) lateCheck(a netip.Addr) {
+	if f.lates.Load() >= maxLate {
+		return
+	}
+	if _, before := f.late.LoadOrStore(a, struct{}{}); before {
+		return
+	}
+	f.lates.Add(1)
+	f.cfg.Log.Warn().Str("event", "late_check").Str("from", a.String()).Str("first_byte", f.cfg.FirstByte.String()).
+		Str("waiting_now", f.patience(a).String()).Str("detail", "a health check failed: its request came after the wait for one (--first-byte)").Send()
+}
+
 // firstBytes reads until the protocol is clear: at most FirstByte of silence,
 // but a second for what could still become an HTTP method; at most one line.
 func (p *port) firstBytes(c *conn) ([]byte, error) {
 	end := time.Now().Add(lineLimit)
-	wait := p.front.cfg.FirstByte
+	wait := p.front.patience(c.peer.Addr)
 	if p.control { // HAProxy does not poll here, and a shell's curl may be slow
 		wait = lineLimit
 	}
@@ -145,7 +177,9 @@ func (p *port) poll(c *conn, b []byte) {
 	_ = c.SetReadDeadline(time.Now().Add(lingerLimit))
 	late := make([]byte, maxLine)
 	n, _ := io.ReadFull(c, late)
-	if listen(late[:n]) != speaksHTTP { // a check that came late has read no word
+	if listen(late[:n]) == speaksHTTP { // it has read no word
+		p.front.lateCheck(c.peer.Addr)
+	} else {
 		pod.Answered(a)
 	}
 	_, _ = io.CopyN(io.Discard, c, maxHeader)

@@ -3,6 +3,7 @@ package front
 import (
 	"bufio"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"testing"
@@ -48,5 +49,22 @@ func TestThrottled(t *testing.T) {
 	b, err := p.firstBytes(c)
 	if err != nil || listen(b) != speaksHTTP {
 		t.Errorf("%q, %v", b, err)
+	}
+}
+
+// Who was late once is waited for longer, and nobody else is.
+func TestLateCheck(t *testing.T) {
+	f := New(Config{FirstByte: 20 * time.Millisecond})
+	lb, other := netip.MustParseAddr("203.0.113.211"), netip.MustParseAddr("203.0.113.210")
+	f.lateCheck(lb)
+	if f.patience(lb) != 100*time.Millisecond || f.patience(other) != 20*time.Millisecond {
+		t.Errorf("%s and %s", f.patience(lb), f.patience(other))
+	}
+	for a := netip.MustParseAddr("10.0.0.1"); f.lates.Load() < maxLate; a = a.Next() {
+		f.lateCheck(a)
+	}
+	f.lateCheck(other)
+	if f.lates.Load() != maxLate || f.patience(other) != 20*time.Millisecond {
+		t.Error("not bounded")
 	}
 }
