@@ -400,6 +400,22 @@ func TestDeadline(t *testing.T) {
 	})
 }
 
+// A source that hung for half a minute is seen again when it answers, not half a
+// minute later.
+func TestHungSourceIsSeenAgain(t *testing.T) {
+	run(t, nil, func(b *bench) {
+		b.set(0)
+		b.with(func() { b.takes = time.Hour })
+		b.do(Finish)
+		b.ack(0)
+		pass(30 * time.Second)
+		b.want(fsm.Draining, "")
+		b.with(func() { b.takes = ms })
+		pass(readLimit + time.Second)
+		b.want(fsm.Closed, Drained)
+	})
+}
+
 // Reads take at most 5 % of the time, and a hang moves neither the deadline nor
 // an answer.
 func TestReadsAreBounded(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 const (
 	pollEvery   = 50 * time.Millisecond // sources during a drain, at the least
 	pollShare   = 20                    // reads take at most 1/20 of the time
+	pollFailed  = 25 * time.Millisecond // what one that failed counts for at most
 	pollIdle    = 2 * time.Second       // without a deadline: for people who look, and to know the sources
 	readLimit   = 2 * time.Second
 	envoyGone   = 3 * time.Second // refused for so long
@@ -95,8 +96,13 @@ func (p *Pod) take(r round) {
 		p.report(now, r)
 	}
 	// What a read costs is an average: one that was slow because the machine was
-	// busy must not make the pod blind for the next second.
-	p.cost += (r.ended.Sub(r.began) - p.cost) / 8
+	// busy must not make the pod blind for the next second. A peer that hangs does
+	// no work for it: after half a minute of that the pod would be blind for another.
+	spent := r.ended.Sub(r.began)
+	if slices.ContainsFunc(r.readings, func(x Reading) bool { return !x.Count.Known }) {
+		spent = min(spent, pollFailed)
+	}
+	p.cost += (spent - p.cost) / 8
 	next := r.ended.Add(max(pollEvery, (pollShare-1)*p.cost))
 	if !k.finish {
 		next = r.ended.Add(max(pollIdle, next.Sub(r.ended)))
