@@ -408,7 +408,7 @@ func TestHungSourceIsSeenAgain(t *testing.T) {
 		b.with(func() { b.takes = time.Hour })
 		b.do(Finish)
 		b.ack(0)
-		pass(30 * time.Second)
+		pass(35 * time.Second)
 		b.want(fsm.Draining, "")
 		b.with(func() { b.takes = ms })
 		pass(readLimit + time.Second)
