@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -145,10 +146,12 @@ func (b *backend) counted(next http.Handler) http.Handler {
 		rec := &recorder{ResponseWriter: w, status: http.StatusOK}
 		if err == nil {
 			next.ServeHTTP(rec, r)
-			err = http.NewResponseController(rec).Flush()
+			// Asked before the flush: who leaves once the whole answer is on its
+			// way was not cut off. Whether it arrived, the client knows.
+			err = errors.Join(r.Context().Err(), http.NewResponseController(rec).Flush())
 		}
 		l.Event, l.Status, l.Millis = "request", rec.status, time.Since(begin).Milliseconds()
-		if err != nil || rec.failed != nil || r.Context().Err() != nil {
+		if err != nil || rec.failed != nil {
 			l.Status = ledger.StatusCancelled
 		}
 		b.log(l)

@@ -150,6 +150,45 @@ func TestBackendReportsAborts(t *testing.T) {
 	}
 }
 
+// A client that leaves once the whole answer is on its way, as an old worker of
+// HAProxy does after a reload, was not cut off; one that left before it was.
+func TestBackendLateLeave(t *testing.T) {
+	_, b, j := application(t)
+	for _, c := range []struct {
+		id   string
+		when func(leave func()) (http.HandlerFunc, func())
+	}{
+		{"before", func(leave func()) (http.HandlerFunc, func()) {
+			return func(http.ResponseWriter, *http.Request) { leave() }, func() {}
+		}},
+		{"after", func(leave func()) (http.HandlerFunc, func()) {
+			return func(http.ResponseWriter, *http.Request) {}, leave
+		}},
+	} {
+		ctx, leave := context.WithCancel(t.Context())
+		handler, flushed := c.when(leave)
+		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/sleep?id="+c.id, nil)
+		b.counted(handler).ServeHTTP(flushes{httptest.NewRecorder(), flushed}, r)
+		leave()
+	}
+	for _, r := range j.await(t, 2) {
+		if r.Cancelled != (r.ID == "before") {
+			t.Errorf("left %s the answer: cancelled %v", r.ID, r.Cancelled)
+		}
+	}
+}
+
+// flushes calls back once the answer is flushed.
+type flushes struct {
+	*httptest.ResponseRecorder
+	then func()
+}
+
+func (f flushes) Flush() {
+	f.ResponseRecorder.Flush()
+	f.then()
+}
+
 func TestBackendGauge(t *testing.T) {
 	_, b, _ := application(t)
 	g := httptest.NewServer(b.gauge())
