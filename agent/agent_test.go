@@ -522,7 +522,9 @@ func TestHostilePeers(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"GET /live HTTP/1.1\r\n\r\n": "missing required Host header", "GET /live HTTP/9.9\r\nHost: x\r\n\r\n": "HTTP Version Not Supported",
-		"GET /live HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n": "400 Bad Request",
+		"GET /live HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n":                                "400 Bad Request",
+		"PUT /drain/lbs/x HTTP/1.1\r\nHost: x\r\nExpect: tea\r\nContent-Length: 2\r\n\r\n{}": "417 Expectation Failed",
+		"OPTIONS * HTTP/1.0\r\n\r\n":                                                         "404 Not Found",
 	} {
 		got := say(t, p.host+":30180", text)
 		if !strings.Contains(got, "Content-Type: application/json\r\n") || !strings.Contains(got, `"state":"OPEN"}`) || !strings.Contains(got, want) {

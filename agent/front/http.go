@@ -57,7 +57,7 @@ func (f *Front) Serve(ln net.Listener, control bool) error {
 	s := &http.Server{
 		Handler:           f.handler(control),
 		ReadHeaderTimeout: headerLimit, IdleTimeout: idleLimit, MaxHeaderBytes: maxHeader,
-		ErrorLog: log.New(io.Discard, "", 0),
+		ErrorLog: log.New(io.Discard, "", 0), DisableGeneralOptionsHandler: true, // OPTIONS * is a 404 like any other path
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, c.(*conn))
 		},

@@ -2,11 +2,13 @@ package front
 
 import (
 	"bufio"
+	"bytes"
 	"container/list"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"regexp"
 	"strconv"
@@ -51,18 +53,26 @@ func (c *conn) Read(b []byte) (int, error) { return c.r.Read(b) }
 // (net/http server.go, conn.serve).
 var serverError = regexp.MustCompile(`^HTTP/1\.1 ([45]\d\d) [^\r\n]*\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n(.*)$`)
 
+// expectationFailed begins the one it sends without a body (sendExpectationFailed).
+var expectationFailed = []byte("HTTP/1.1 417 ")
+
 // Write gives such a refusal the body that all errors have. One that asks again
 // and again and reads nothing must not hold its goroutine for good.
 func (c *conn) Write(b []byte) (int, error) {
 	_ = c.SetWriteDeadline(time.Now().Add(writeLimit))
+	var refusal []byte
 	if m := serverError.FindSubmatch(b); m != nil {
 		code, _ := strconv.Atoi(string(m[1]))
-		if _, err := c.Conn.Write(c.problem(code, string(m[2]))); err != nil {
-			return 0, err
-		}
-		return len(b), nil
+		refusal = c.problem(code, string(m[2]))
+	} else if bytes.HasPrefix(b, expectationFailed) {
+		refusal = c.problem(http.StatusExpectationFailed, "Expect: only 100-continue is met")
+	} else {
+		return c.Conn.Write(b)
 	}
-	return c.Conn.Write(b)
+	if _, err := c.Conn.Write(refusal); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }
 
 // CloseWrite ends our side and leaves the peer time to read.
