@@ -207,8 +207,15 @@ func Replace(path string, content []byte, mode fs.FileMode, flush bool) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// put writes a temporary file and moves it to path.
-func put(path string, content []byte, mode fs.FileMode, flush bool) (fs.FileInfo, error) {
+// put writes a temporary file and moves it to path. Its error names path: the
+// temporary one is another each time, and who logs changes would log every try.
+func put(path string, content []byte, mode fs.FileMode, flush bool) (info fs.FileInfo, err error) {
+	defer func() {
+		var temporary *fs.PathError
+		if errors.As(err, &temporary) {
+			err = fmt.Errorf("%s %s: %w", temporary.Op, path, temporary.Err)
+		}
+	}()
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return nil, err
@@ -226,11 +233,13 @@ func put(path string, content []byte, mode fs.FileMode, flush bool) (fs.FileInfo
 			return nil, err
 		}
 	}
-	info, err := f.Stat()
-	if err != nil {
+	if info, err = f.Stat(); err != nil {
 		return nil, err
 	}
-	return info, os.Rename(f.Name(), path)
+	if err := os.Rename(f.Name(), path); err != nil {
+		return nil, fmt.Errorf("rename to %s: %w", path, errors.Unwrap(err))
+	}
+	return info, nil
 }
 
 func syncDir(dir string) error {

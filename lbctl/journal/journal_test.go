@@ -140,6 +140,21 @@ func TestNotOurs(t *testing.T) {
 	}
 }
 
+// TestSameError: a disk that stays full is one error, not another at each try.
+func TestSameError(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, nextFile), 0o750); err != nil { // no file can take its place
+		t.Fatal(err)
+	}
+	for _, path := range []string{filepath.Join(dir, nextFile), filepath.Join(dir, "gone", "x")} {
+		_, first := put(path, nil, 0o640, false)
+		_, again := put(path, nil, 0o640, false)
+		if first == nil || again == nil || first.Error() != again.Error() || !strings.Contains(first.Error(), path+": ") {
+			t.Errorf("%v, then %v", first, again)
+		}
+	}
+}
+
 func records(text string) string {
 	return `{"version": 1, "lbs": {"lb1": {"records": {` + text + `}}}}`
 }
