@@ -51,7 +51,7 @@ func (d *service) run(ctx context.Context, token string) error {
 	for name, socket := range d.sockets {
 		if !d.observe {
 			if err := d.journal.Adopt(name, socket.String()); err != nil {
-				return cli.Fail(cli.Failed, "--state-dir DIR that this user may write", err)
+				return cli.Fail(cli.Failed, writableState, err)
 			}
 		}
 		client := haproxy.New(socket, haproxy.Options{ReadOnly: d.observe})

@@ -5,7 +5,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"lbdrain/internal/handshake"
 	"lbdrain/internal/haproxy"
@@ -372,5 +374,71 @@ func TestStateFile(t *testing.T) {
 	l.must(0, "drain", "web/s1")
 	if d := l.must(0, "state", "save", "-f", l.cfg); d.out != "" {
 		t.Errorf("%q", d.out)
+	}
+}
+
+// TestKilledCommands: commands without a daemon are killed -9 at any moment, with a
+// request running. Nothing is cut, and the next command brings it all back.
+func TestKilledCommands(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, labOptions{pods: 1})
+	p := l.pods[0]
+	l.up("web", "s1")
+	l.up("api", "s1")
+	bin, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed := func(delay time.Duration, verb string) {
+		c := start(t, bin, verb, "s1", "-f", l.cfg, "--socket", l.sock, "--state-dir", filepath.Join(l.dir, "state"), "--control", filepath.Join(l.dir, "control.sock"))
+		select {
+		case <-c.done:
+		case <-time.After(delay):
+			c.kill()
+		}
+	}
+	for i := range 12 {
+		p.mu.Lock()
+		p.hung = make(chan struct{})
+		p.mu.Unlock()
+		request := l.hang(p, "/hang")
+		killed(time.Duration(i)*8*time.Millisecond, []string{"drain", "maint"}[i%2])
+		p.letGo()
+		if got := <-request; got != "200 OK" {
+			t.Errorf("%d: the request ended as %s", i, got)
+		}
+		killed(time.Duration(i)*8*time.Millisecond, "maint")
+		killed(time.Duration(i)*23*time.Millisecond, "ready")
+		l.must(0, "ready", "s1", "-f", l.cfg)
+		l.up("web", "s1")
+		l.up("api", "s1")
+	}
+}
+
+// TestOpposed: of two people who want opposite things at once, without a daemon,
+// one is told that the other came after; nobody is told what is not so.
+func TestOpposed(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, labOptions{pods: 2})
+	l.up("web", "s1")
+	for i := range 6 {
+		var all sync.WaitGroup
+		var maint, back done
+		all.Go(func() { maint = l.run("maint", "web/s1", "-f", l.cfg, "--timeout", "10s") })
+		all.Go(func() {
+			time.Sleep(time.Duration(i) * 15 * time.Millisecond) // no wait for anything: another moment each time
+			back = l.run("ready", "web/s1", "-f", l.cfg, "--timeout", "10s")
+		})
+		all.Wait()
+		for _, d := range []done{maint, back} {
+			if d.code != 0 && !(d.code == 1 && strings.Contains(d.err, "meanwhile")) {
+				t.Errorf("%d: exit %d: %s", i, d.code, d.err)
+			}
+		}
+		if maint.code != 0 && back.code != 0 {
+			t.Errorf("%d: neither was done: %s%s", i, maint.err, back.err)
+		}
+		l.must(0, "ready", "web/s1", "-f", l.cfg)
+		l.up("web", "s1")
 	}
 }

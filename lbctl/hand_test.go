@@ -1,9 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"lbdrain/internal/haproxy"
@@ -130,6 +134,49 @@ func TestLate(t *testing.T) {
 		}
 		if r := <-request; r != "502 Bad Gateway" {
 			t.Errorf("forced, and the request ended as %s", r)
+		}
+	})
+}
+
+// TestHAProxyStops: HAProxy stops answering while a drain waits. The command ends in
+// its time, and does not pass off what it last read for what is.
+func TestHAProxyStops(t *testing.T) {
+	t.Parallel()
+	withAndWithout(t, labOptions{pods: 1}, func(t *testing.T, l *lab) {
+		request := l.hang(l.pods[0], "/hang")
+		end := make(chan done, 1)
+		go func() { end <- l.run("maint", "web/s1", "--timeout", "4s", "-o", "json") }()
+		eventually(t, "drained", func() bool { return l.admin("web", "s1")&haproxy.ForcedDrain != 0 })
+		l.proxy.Process.Signal(syscall.SIGSTOP)
+		d := <-end
+		l.proxy.Process.Signal(syscall.SIGCONT)
+		if d.code != 3 || !strings.Contains(d.err, "no answer in time") || !strings.Contains(d.err, "was DRAIN") ||
+			!strings.Contains(d.out, `"sessions": null`) || strings.Contains(d.err, "deadline exceeded") {
+			t.Errorf("exit %d\n%s%s", d.code, d.out, d.err)
+		}
+		l.pods[0].letGo()
+		if got := <-request; got != "200 OK" {
+			t.Errorf("the request ended as %s", got)
+		}
+		l.must(0, "ready", "web/s1")
+	})
+}
+
+// TestDiskFull: a hold that cannot be journaled is not reported as a change.
+func TestDiskFull(t *testing.T) {
+	t.Parallel()
+	withAndWithout(t, labOptions{pods: 1}, func(t *testing.T, l *lab) {
+		// As where the disk is full: no next journal can take its place.
+		next := filepath.Join(l.dir, "state", "holds.next")
+		if err := errors.Join(os.RemoveAll(next), os.MkdirAll(filepath.Join(next, "x"), 0o750)); err != nil {
+			t.Fatal(err)
+		}
+		d := l.must(1, "drain", "web/s1", "-o", "json")
+		if !strings.Contains(d.out, `"changed": false`) || !strings.Contains(d.err, "holds.next") {
+			t.Errorf("%s%s", d.out, d.err)
+		}
+		if a := l.admin("web", "s1"); a != 0 {
+			t.Errorf("%v", a)
 		}
 	})
 }

@@ -127,21 +127,28 @@ func (j *job) result(p desk.Report) *result {
 	return j.results[i]
 }
 
-// finished says whether a server is where it was wanted.
-func (j *job) finished(p desk.Report) bool {
-	switch {
+// finished says whether a server is where it was wanted; its error is that somebody
+// has wanted something else since.
+func (j *job) finished(p desk.Report) (bool, error) {
+	switch wanted := p.Wanted; {
+	case j.verb == ready && wanted != "":
+		return false, fmt.Errorf("%s/%s: meanwhile held again: %s by %s", p.Backend, p.Server, wanted, p.By)
 	case j.verb == ready:
 		// Without a daemon nobody else would finish it.
-		return p.Free || j.noWait && j.lb.remote != nil
+		return p.Free || j.noWait && j.lb.remote != nil, nil
+	case wanted == "":
+		return false, fmt.Errorf("%s/%s: meanwhile given back by somebody else", p.Backend, p.Server)
+	case wanted != j.verb:
+		return false, fmt.Errorf("%s/%s: meanwhile held otherwise: %s by %s", p.Backend, p.Server, wanted, p.By)
 	case j.noWait:
-		return p.Held
+		return p.Held, nil
 	}
-	return p.Settled
+	return p.Settled, nil
 }
 
 // follow waits until every server is finished. Its error is the context's where
 // time ran out, and what HAProxy said where it refused a command.
-func (j *job) follow(ctx context.Context, d desk.Desk, finished func(desk.Report) bool) error {
+func (j *job) follow(ctx context.Context, d desk.Desk, finished func(desk.Report) (bool, error)) error {
 	for _, r := range j.results {
 		r.done = false
 	}
@@ -153,11 +160,18 @@ func (j *job) follow(ctx context.Context, d desk.Desk, finished func(desk.Report
 		open := len(j.keys)
 		for _, p := range reports {
 			r := j.result(p)
+			if p.Broken != "" {
+				r.Sessions, r.Why = nil, p.Broken // it may come back until the time is over
+				continue
+			}
 			j.take(r, p)
 			if p.Refused != "" {
 				return fmt.Errorf("%s: %s", r.key, p.Refused)
 			}
-			if r.done = finished(p); r.done {
+			if r.done, err = finished(p); err != nil {
+				return err
+			}
+			if r.done {
 				open--
 			}
 		}
@@ -193,10 +207,11 @@ func (j *job) late(d desk.Desk, cause error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	open := []*result{}
+	open, blind := []*result{}, false
 	for _, r := range j.results {
 		if !r.done {
 			open = append(open, r)
+			blind = blind || r.Sessions == nil
 		}
 	}
 	var err error
@@ -209,12 +224,12 @@ func (j *job) late(d desk.Desk, cause error) error {
 		}
 	case j.onTimeout == "restore" && errors.Is(cause, context.DeadlineExceeded):
 		if err = d.Lift(ctx, j.keys); err == nil {
-			err = j.follow(ctx, d, func(p desk.Report) bool { return p.Free })
+			err = j.follow(ctx, d, func(p desk.Report) (bool, error) { return p.Free, nil })
 		}
 	default:
 		op := hold.OpHold{Kind: j.verb, Reason: j.reason, By: user(), Since: time.Now().UTC()}
-		if err = j.hold(ctx, d, j.keys, op); err == nil {
-			err = j.follow(ctx, d, func(p desk.Report) bool { return !p.Guarded })
+		if err = j.hold(ctx, d, j.keys, op); err == nil && !blind {
+			err = j.follow(ctx, d, func(p desk.Report) (bool, error) { return !p.Guarded, nil })
 		}
 	}
 	why := "timed out"
@@ -224,9 +239,10 @@ func (j *job) late(d desk.Desk, cause error) error {
 	text := fmt.Sprintf("%s after %v", why, j.timeout)
 	for _, r := range open {
 		r.code = cli.TimedOut
-		text += fmt.Sprintf("; %s is %s", r.key, r.After)
 		if r.Sessions != nil {
-			text += fmt.Sprintf(" with %d sessions", *r.Sessions)
+			text += fmt.Sprintf("; %s is %s with %d sessions", r.key, r.After, *r.Sessions)
+		} else {
+			text += fmt.Sprintf("; %s was %s", r.key, r.After)
 		}
 		if r.Why != "" {
 			text += " (" + r.Why + ")"

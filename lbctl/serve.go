@@ -36,6 +36,9 @@ const (
 	defaultCfg     = "/etc/haproxy/haproxy.cfg"
 )
 
+// writableState is the hint where the state directory cannot be written.
+const writableState = "--state-dir DIR that this user may write, with room left"
+
 // serveOptions are the flags of `lbctl serve`.
 type serveOptions struct {
 	cfg, sockets, backends          []string
@@ -150,8 +153,11 @@ func serve(ctx context.Context, o serveOptions, log zerolog.Logger) error {
 		keepers: map[string]*keeper.Keeper{}, sockets: sockets,
 	}
 	release, err := d.journal.Claim()
-	if err != nil {
+	if errors.Is(err, journal.ErrLocked) {
 		return cli.Fail(cli.Failed, "one daemon for each --state-dir", err)
+	}
+	if err != nil {
+		return cli.Fail(cli.Failed, writableState, err)
 	}
 	defer release()
 	return d.run(ctx, token)

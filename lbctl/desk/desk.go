@@ -17,7 +17,7 @@ type Desk interface {
 	// Lift ends people's holds. Its error can be a *HeldError.
 	Lift(ctx context.Context, keys []keeper.Key) error
 	// Reports says how far it is. A server without a turn since the last wish
-	// is left out.
+	// is left out, unless the turns fail.
 	Reports(ctx context.Context, keys []keeper.Key) ([]Report, error)
 }
 
@@ -38,11 +38,14 @@ type Report struct {
 	Settled  bool      `json:"settled"` // a person's hold is carried out: empty twice, in MAINT where wanted
 	Guarded  bool      `json:"guarded"` // health is off, by us
 	Free     bool      `json:"free"`    // no hold is left
+	Wanted   string    `json:"wanted"`  // what a person's hold wants, drain or maint; "" without one
+	By       string    `json:"by"`      // that person
 	Pod      string    `json:"pod"`     // whose drain holds it, "" for none
 	Why      string    `json:"why"`     // what it waits for
 	Sent     []string  `json:"sent"`    // commands so far
 	Cut      uint64    `json:"cut"`     // sessions that forced commands have cut
 	Refused  string    `json:"refused"` // what HAProxy said to the last command, "" if it took it
+	Broken   string    `json:"broken"`  // why HAProxy cannot be read now, "" if it can; the rest is then old, or empty
 }
 
 func report(key keeper.Key, r keeper.Row) Report {
@@ -55,6 +58,9 @@ func report(key keeper.Key, r keeper.Row) Report {
 		Settled: held && r.Saved && r.Step.Do == hold.Nothing && r.Step.Wait == hold.Settled,
 		Guarded: rec.Guarded, Free: r.Saved && rec.Pod == nil && rec.Op == nil,
 		Why: r.Step.Why, Sent: r.Sent, Cut: r.Cut, Refused: r.Refused,
+	}
+	if held {
+		p.Wanted, p.By = rec.Op.Kind, rec.Op.By
 	}
 	if rec.Pod != nil {
 		p.Pod = rec.Pod.Endpoint + " (" + rec.Pod.Instance + ")"
@@ -95,9 +101,15 @@ func (l Local) Reports(_ context.Context, keys []keeper.Key) ([]Report, error) {
 
 func reports(k *keeper.Keeper, keys []keeper.Key) []Report {
 	var all []Report
+	broken := k.Broken()
 	for _, key := range keys {
-		if r, ok := k.Row(key); ok {
-			all = append(all, report(key, r))
+		p := Report{Backend: key.Backend, Server: key.Server}
+		r, ok := k.Row(key)
+		if ok {
+			p = report(key, r)
+		}
+		if p.Broken = broken; ok || broken != "" {
+			all = append(all, p)
 		}
 	}
 	return all

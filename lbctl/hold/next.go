@@ -102,6 +102,9 @@ func wanted(v View, r Record, m Memory) (Record, Memory) {
 // rest for two agent intervals of an OPEN pod. Earlier they can be the word of
 // the pod's former instance, which `up ready` lifts.
 func foreign(v View, r Record, m Memory) (Record, Memory) {
+	if r.Empty() && (v.Guest || v.Line.Endpoint == "") {
+		return r, m // no pod's hold will ever have to give it back
+	}
 	bits := v.Server.Admin & (haproxy.ForcedDrain | haproxy.ForcedMaint)
 	if bits == 0 {
 		r.Foreign = ""

@@ -89,6 +89,7 @@ func (k *Keeper) row(key Key, v hold.View, s hold.Step, saved bool) {
 
 // wrong logs trouble with HAProxy or the journal when it begins or changes.
 func (k *Keeper) wrong(event string, err error) {
+	k.setBroken(err.Error())
 	if text := event + err.Error(); text != k.trouble {
 		k.trouble = text
 		hint := haproxy.Hint(err)
@@ -101,6 +102,7 @@ func (k *Keeper) wrong(event string, err error) {
 
 // well logs that it has ended.
 func (k *Keeper) well() {
+	k.setBroken("")
 	if k.trouble != "" {
 		k.trouble = ""
 		k.event(k.o.Log.Info(), "socket_ok").Send()

@@ -72,7 +72,7 @@ type Keeper struct {
 	watches map[string]*watch
 	memory  map[Key]hold.Memory
 	repeat  map[Key]repeated
-	mine    map[Key]bool // as a guest: what it was asked about
+	mine    map[Key]bool // what it was asked about; as a guest it deals with nothing else
 	worker  hold.Worker
 	trouble string
 	whole   bool           // HAProxy lacks a backend of the configuration: read all
@@ -85,8 +85,9 @@ type Keeper struct {
 
 	turned atomic.Int64
 
-	mu   sync.Mutex
-	rows map[Key]Row
+	mu     sync.Mutex
+	rows   map[Key]Row
+	broken string // why the last turn failed, "" if it did not
 }
 
 // repeated is a command that was sent again and again and has shown no effect.
@@ -238,19 +239,24 @@ func (k *Keeper) Hold(ctx context.Context, keys []Key, op hold.OpHold) (changed 
 			next.Reason, next.By, next.Since = old.Reason, old.By, old.Since
 		} else {
 			changed = append(changed, key)
-			k.about("operator_hold", key).Str("kind", op.Kind).Str("reason", op.Reason).Str("by", op.By).Bool("force", op.Force).Send()
 		}
 		r.Op, r.Foreign, r.Return = &next, "", nil
 		return nil
 	})
-	return changed, err
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range changed {
+		k.about("operator_hold", key).Str("kind", op.Kind).Str("reason", op.Reason).Str("by", op.By).Bool("force", op.Force).Send()
+	}
+	return changed, nil
 }
 
 // Lift ends a person's holds; without one, and with a state that somebody else
 // has set, it takes that for the person's. A server that is held for a pod alone
 // is a *HeldError, and then nothing is changed.
 func (k *Keeper) Lift(ctx context.Context, keys []Key) error {
-	return k.edit(ctx, keys, func(key Key, r *hold.Record) error {
+	err := k.edit(ctx, keys, func(key Key, r *hold.Record) error {
 		if r.Op == nil && r.Pod != nil && k.pod(r.Pod.Endpoint).Phase != hold.Open {
 			return &HeldError{key, *r.Pod}
 		}
@@ -262,9 +268,15 @@ func (k *Keeper) Lift(ctx context.Context, keys []Key) error {
 			op.Lifted, r.Op = true, &op
 		}
 		r.Foreign = ""
-		k.about("operator_lift", key).Send()
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	for _, key := range keys {
+		k.about("operator_lift", key).Send()
+	}
+	return nil
 }
 
 // edit changes records, all or none.
@@ -316,4 +328,18 @@ func (k *Keeper) Row(key Key) (Row, bool) {
 	r, ok := k.rows[key]
 	r.Sent = slices.Clone(r.Sent)
 	return r, ok && !r.At.IsZero()
+}
+
+// Broken says why the last turn failed, "" if it did not: what the rows say is then
+// as old as they are.
+func (k *Keeper) Broken() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.broken
+}
+
+func (k *Keeper) setBroken(why string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.broken = why
 }

@@ -125,6 +125,11 @@ func (k *Keeper) scope(l *look) (s haproxy.Scope, whole, nothing bool) {
 			backends[key.Backend], servers[key] = true, true
 		}
 	}
+	for key := range k.mine {
+		if k.o.Guest { // also where another lbctl has finished its hold
+			backends[key.Backend], servers[key] = true, true
+		}
+	}
 	switch {
 	case len(backends) == 0:
 		return s, whole, true
@@ -269,8 +274,8 @@ func (l *look) consider(r haproxy.Read) {
 		key := Key{s.Backend, s.Name}
 		rec, journaled := l.records[key.String()]
 		line, known := k.lines[key]
-		if !journaled && (!known || line.Endpoint == "") || !k.concerns(key) {
-			continue
+		if !journaled && (!known || line.Endpoint == "") && !k.mine[key] || !k.concerns(key) {
+			continue // who asked about it is told that no hold is left, too
 		}
 		if line.Endpoint == "" && rec.Pod != nil {
 			line.Endpoint = rec.Pod.Endpoint // it left the configuration while held
