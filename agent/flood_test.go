@@ -75,6 +75,28 @@ func TestHalfBody(t *testing.T) {
 	}
 }
 
+// Who asks and reads nothing is cut off, and not with megabytes of answers waiting
+// for him in the kernel.
+func TestReadsNothing(t *testing.T) {
+	t.Parallel()
+	p := serveAgent(t)
+	before := p.descriptors()
+	c, err := net.Dial("tcp", p.host+":30180")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.(*net.TCPConn).SetReadBuffer(4 << 10)
+	go func() {
+		_, _ = io.WriteString(c, strings.Repeat("GET /openapi.yaml HTTP/1.1\r\nHost: x\r\n\r\n", 2000))
+	}()
+	eventually(t, "it is accepted", func() bool { return p.descriptors() > before })
+	eventually(t, "it is cut off", func() bool { return p.descriptors() <= before })
+	if n, _ := io.Copy(io.Discard, c); n > 1<<20 {
+		t.Errorf("%d bytes had been sent", n)
+	}
+}
+
 // A held answer whose caller has left is forgotten, body or none.
 func TestHeldCallerLeaves(t *testing.T) {
 	t.Parallel()

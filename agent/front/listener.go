@@ -20,8 +20,9 @@ import (
 )
 
 const (
-	maxConns     = 1024 // of one listener; each costs up to 50 kB
-	maxLine      = 256  // bytes of an agent-send line
+	maxConns     = 1024     // of one listener; each costs up to 50 kB
+	kernelBuffer = 64 << 10 // each way; left alone it grows to megabytes, charged to the pod
+	maxLine      = 256      // bytes of an agent-send line
 	lineLimit    = time.Second
 	headerLimit  = 5 * time.Second
 	bodyLimit    = 5 * time.Second
@@ -29,7 +30,7 @@ const (
 	writeLimit   = 5 * time.Second // a peer that reads nothing
 	lingerLimit  = 100 * time.Millisecond
 	maxHeader    = 16 << 10
-	acceptPause  = 10 * time.Millisecond
+	acceptPause  = time.Millisecond // a closed descriptor is free when its reader has let go
 	keepIdle     = 10 * time.Second // a black-holed watcher is noticed after keepIdle+3·keepInterval
 	keepInterval = 2 * time.Second
 )
@@ -121,6 +122,10 @@ func (p *port) run() {
 			p.evict()
 			time.Sleep(acceptPause)
 			continue
+		}
+		if t, ok := nc.(*net.TCPConn); ok {
+			_ = t.SetReadBuffer(kernelBuffer)
+			_ = t.SetWriteBuffer(kernelBuffer)
 		}
 		c := &conn{Conn: nc, raw: nc, r: bufio.NewReaderSize(nc, 2*maxLine), peer: balancers.Peer{
 			Addr: addrOf(nc.RemoteAddr()), Conn: lastConn.Add(1), Trusted: p.control,
