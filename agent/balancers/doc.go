@@ -18,7 +18,8 @@
 //     DRAIN with its agent check off, whoever died;
 //   - for one that never watched, fell silent before it held, or took its leave:
 //     three agent-check polls answered drain, counted from that moment and
-//     again from 0 when a poll is overdue by two agent-inters;
+//     again from 0 when a poll is overdue by two agent-inters, and not before a
+//     server line that polls more rarely from there has been told too;
 //   - gone: no check, no poll, no watch and no socket on the data port for
 //     max(60 s, twice its detection window): its HAProxy has marked the pod DOWN
 //     by itself.

@@ -305,7 +305,11 @@ func (t *Table) polled(s *source, at, since time.Time) (why string, can bool) {
 	if len(counted) < want {
 		return fmt.Sprintf("%d of %d polls answered drain", len(counted), want), true
 	}
-	return t.settled(counted[want-1], at), true
+	from := counted[want-1]
+	if slow := since.Add(s.polls.rest() * 3 / 2); slow.After(from) { // the rare one has been told too
+		from = slow
+	}
+	return t.settled(from, at), true
 }
 
 // settled: the wait after the last poll that was needed.

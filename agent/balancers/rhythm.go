@@ -56,6 +56,26 @@ func (r *rhythm) period() (time.Duration, int) {
 	return max(lags[len(lags)-2], leastInter), 1
 }
 
+// rest is the interval of those who ask besides the regular pollers: a server line
+// with a longer agent-inter, whose few polls disappear among the others'. Zero if
+// there is none. They are what arrives beyond what the period explains.
+func (r *rhythm) rest() time.Duration {
+	_, pollers := r.period()
+	lags := r.lags(2*pollers, rhythmLen) // two rounds: two pollers half a period apart pass for one
+	if len(lags) == 0 {
+		return 0
+	}
+	slices.Sort(lags)
+	round := max(lags[len(lags)/2]/2, leastInter)
+	span := r.last().Sub(r.at[0])
+	// The history begins and ends anywhere in a round of the regular ones.
+	excess := float64(len(r.at)-pollers) - float64(pollers)*float64(span)/float64(round)
+	if excess < 1.5 { // one may be the place where a reload moved the phases
+		return 0
+	}
+	return time.Duration(float64(span) / excess)
+}
+
 // lags are the distances between arrivals p apart, of the newest n+1.
 func (r *rhythm) lags(p, n int) []time.Duration {
 	at := r.at[max(0, len(r.at)-n-1):]
