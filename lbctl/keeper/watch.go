@@ -13,6 +13,10 @@ import (
 	"lbdrain/lbctl/pods"
 )
 
+// retell is how often at most an agent is told that its sessions are fewer, while the
+// word for it is the same.
+const retell = 100 * time.Millisecond
+
 // watch is one agent, and what it was told.
 type watch struct {
 	*pods.Watch
@@ -189,7 +193,11 @@ func (k *Keeper) acknowledge(w *watch, endpoint string, l *look, keys []Key) {
 	if w.drain != pod.Drain {
 		w.drain, w.said, w.missing, w.at = pod.Drain, handshake.None, "", time.Time{}
 	}
-	if word == w.said && missing == w.missing && time.Since(w.at) < k.o.Interval {
+	again := k.o.Interval
+	if missing != w.missing {
+		again = retell
+	}
+	if word == w.said && time.Since(w.at) < again {
 		return
 	}
 	if word != w.said {

@@ -34,6 +34,7 @@ func (w *Watch) connection(ctx context.Context) (answered bool, err error) {
 	w.source = c.source()
 	w.mu.Unlock()
 	t := &talk{w: w, c: c}
+	w.afford(ctx)
 	if err := t.ask(0); err != nil {
 		return false, err
 	}
@@ -55,6 +56,7 @@ func (w *Watch) connection(ctx context.Context) (answered bool, err error) {
 // next is one exchange, or the wait for the time of one.
 func (t *talk) next(ctx context.Context) error {
 	w := t.w
+	w.afford(ctx)
 	if !t.met && w.o.LB != "" {
 		if err := t.greet(); err != nil {
 			return err

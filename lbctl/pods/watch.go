@@ -16,6 +16,12 @@ const (
 	attention = 200 * time.Millisecond // between two questions while a hold needs a fresh OPEN
 	backoff0  = 20 * time.Millisecond
 	backoffN  = 2 * time.Second
+	// An agent is asked and told at most burst times at once, and then once every
+	// pace, whatever it answers: one that answers a held GET at once, or refuses an
+	// acknowledgement with another drain each time, would keep this host busy.
+	// An orderly drain needs some ten exchanges in its first second.
+	burst = 32
+	pace  = 50 * time.Millisecond
 	// stranger is how long an address is left alone that answers, but not as an
 	// agent does: somebody else's health endpoint.
 	stranger = 30 * time.Second
@@ -40,6 +46,7 @@ type Watch struct {
 	endpoint string
 	o        Options
 	wake     chan struct{}
+	paid     time.Time // Run's: until when exchanges are paid for, at one pace each
 
 	mu      sync.Mutex
 	pod     hold.Pod
@@ -138,6 +145,17 @@ func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
 	case <-t.C:
+	}
+}
+
+// afford waits until another exchange may begin.
+func (w *Watch) afford(ctx context.Context) {
+	now := time.Now()
+	if least := now.Add(-burst * pace); w.paid.Before(least) {
+		w.paid = least
+	}
+	if w.paid = w.paid.Add(pace); w.paid.After(now) {
+		pause(ctx, w.paid.Sub(now))
 	}
 }
 

@@ -300,6 +300,49 @@ func TestNotAnAgent(t *testing.T) {
 	}
 }
 
+// TestStorm: an agent that answers at once what should be held, refuses for ever, or
+// hangs up after each answer, is asked no faster for it.
+func TestStorm(t *testing.T) {
+	seq := uint64(1)
+	for name, misbehave := range map[string]func(seen) string{
+		"304 at once":  func(seen) string { return "HTTP/1.1 304 Not Modified\r\n\r\n" },
+		"held at once": func(seen) string { return answer(200, status("OPEN", 1)) },
+		"another instance each time": func(seen) string {
+			s := status("OPEN", 1)
+			seq++
+			s.Instance = fmt.Sprint(seq)
+			return answer(200, s)
+		},
+		"409 of another drain each time": func(s seen) string {
+			seq++
+			if s.method == "PUT" {
+				return answer(409, status("DRAINING", seq))
+			}
+			return answer(200, status("DRAINING", seq))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAgent(t)
+			w, _ := run(t, a, Options{LB: "lb1"})
+			w.Hello(handshake.Ack{Version: 1, Interval: handshake.Millis(time.Second)})
+			began := time.Now()
+			a.next().answer <- answer(200, status("OPEN", 1))
+			for range 2 * burst {
+				s := a.next()
+				s.answer <- misbehave(s)
+				if strings.HasPrefix(name, "409") {
+					eventually(t, func() bool { return w.Pod().Drain.Seq == seq })
+				}
+				drain := w.Pod().Drain
+				w.Say(handshake.Ack{Version: 1, Drain: &drain})
+			}
+			if took := time.Since(began); took < burst/2*pace {
+				t.Errorf("%d exchanges in %v", 2*burst, took)
+			}
+		})
+	}
+}
+
 // TestEndlessHead: an answer whose head does not end is given up at its bound, not
 // kept for as long as it comes.
 func TestEndlessHead(t *testing.T) {
