@@ -114,7 +114,7 @@ func (j *job) hold(ctx context.Context, d desk.Desk, keys []keeper.Key, op hold.
 	}
 	changed, err := d.Hold(ctx, keys, op)
 	if errors.Is(err, journal.ErrVersion) {
-		return cli.Fail(cli.Failed, "a newer lbctl wrote it", err)
+		return cli.Fail(cli.Failed, "it is left alone: use the lbctl that wrote it, or move the file away", err)
 	}
 	for _, r := range j.results {
 		r.Changed = r.Changed || slices.Contains(changed, r.key)

@@ -23,6 +23,12 @@ const (
 	fewServers = 4
 	// checkPoll is how often a passed check or a fresh answer is looked for.
 	checkPoll = 50 * time.Millisecond
+	// holdPoll is how often a server that stays held is looked at: until a reload
+	// without a server-state-file is noticed, the new worker sends to it.
+	holdPoll = 250 * time.Millisecond
+	// startPoll is how often a HAProxy that is not there is looked for, for the same
+	// reason: nothing is asked of anybody by that.
+	startPoll = 100 * time.Millisecond
 	// turnTime bounds one turn.
 	turnTime = 5 * time.Second
 	// futile is after how many times without effect a command waits for the
@@ -74,6 +80,9 @@ func (k *Keeper) turn(ctx context.Context) time.Duration {
 		return 0
 	case err != nil:
 		k.wrong(kind(err), err)
+		if errors.Is(err, haproxy.ErrRefused) || errors.Is(err, haproxy.ErrNoSocket) {
+			return min(startPoll, k.o.Interval/2)
+		}
 		return k.o.Interval / 2
 	}
 	k.well()
@@ -334,7 +343,10 @@ func (l *look) due() time.Duration {
 		case hold.ForPod, hold.ForCheck:
 			wait = max(least, checkPoll)
 		default:
-			continue
+			if s.Record.Pod == nil && s.Record.Op == nil {
+				continue
+			}
+			wait = max(least, holdPoll)
 		}
 		next = min(next, wait)
 	}
