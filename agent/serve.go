@@ -139,13 +139,16 @@ func (s *settings) drainConfig(start time.Time, log zerolog.Logger) drain.Config
 		EnvoyWhen: s.envoyDrain, Log: log, Healthy: s.prober.healthy,
 	}
 	for _, c := range s.counters {
-		cfg.Sources = append(cfg.Sources, counter{c})
+		cfg.Sources = append(cfg.Sources, counter{Source: c})
 		if e, ok := c.(*inflight.Envoy); ok && cfg.Envoy == nil {
 			cfg.Envoy = envoy{e, s.timeout, len(s.tcp.Value()) > 0}
 		}
 	}
 	if s.dataPort != "" {
 		cfg.Sockets = func() ([]netip.Addr, error) { return inflight.Peers(s.port) }
+		if s.standIn != nil {
+			cfg.Sources = append(cfg.Sources, counter{s.standIn, true})
+		}
 	}
 	return cfg
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"net"
 	"net/netip"
 	"os"
@@ -31,6 +32,7 @@ type settings struct {
 	prefixes []netip.Prefix
 	port     netip.AddrPort
 	counters []inflight.Source
+	standIn  inflight.Source // what is still being sent on the data port; nil: not known
 	prober   *prober
 }
 
@@ -62,7 +64,7 @@ func (s *settings) flags() []ucli.Flag {
 		many(&s.include, "envoy-include", "connection manager `NAME` that counts, no other does (repeatable)"),
 		many(&s.tcp, "envoy-tcp-listener", "tcp listener `NAME` whose connections count (repeatable)"),
 		str(&s.upgrades, "envoy-upgrades", "websockets: wait for them, or ignore"),
-		str(&s.dataPort, "data-port", "`[ADDR:]PORT` of the traffic, to see whether a silent balancer or Envoy is gone"),
+		str(&s.dataPort, "data-port", "`[ADDR:]PORT` of the traffic, to see whether a silent balancer or Envoy is gone, and what is still being sent where a balancer tells of no sessions"),
 		cli.DurationFlag(&s.timeout, "drain-timeout", "deadline of a drain"),
 		cli.DurationFlag(&s.grace, "grace", "the pod's terminationGracePeriodSeconds, to check the deadline against"),
 		str(&s.onDeadline, "on-deadline", "hold (stay DRAINING, health 200) or close (503 and down, which cut)"),
@@ -177,16 +179,22 @@ func (s *settings) checkAddrs(*ucli.Context) error {
 		}
 		s.prefixes = append(s.prefixes, netip.PrefixFrom(p.Addr().Unmap(), unmappedBits(p)).Masked())
 	}
+	counted := false
 	for _, spec := range s.sources.Value() { // a sockets source names the data port
 		kind, port, _ := strings.Cut(spec, "=")
-		if s.dataPort == "" && (kind == "sockets" || kind == "sockets-tx") {
-			s.dataPort = port
+		if kind == "sockets" || kind == "sockets-tx" {
+			s.dataPort, counted = cmp.Or(s.dataPort, port), true
 		}
 	}
 	if s.dataPort != "" {
 		var err error
 		if s.port, err = inflight.ParsePort(s.dataPort); err != nil {
 			return cli.Misuse("--data-port 8080, or --data-port 10.0.0.7:8080", "--data-port %w", err)
+		}
+		if !counted {
+			if s.standIn, err = inflight.Parse("sockets-tx="+s.dataPort, inflight.Options{}); err != nil {
+				return err
+			}
 		}
 	}
 	for flag, addr := range map[string]string{"listen": s.listen, "control": s.control} {

@@ -27,6 +27,9 @@ type Verdict struct {
 	// Polled: some evidence is polls, which shows that nothing new comes and
 	// not that the last answer was delivered.
 	Polled bool
+	// Unreported: some balancer tells of no sessions, so that what it still
+	// delivers is not known from it.
+	Unreported bool
 	// Held: none will send anything new, whether it is empty or not.
 	Held bool
 	// Waiting says what is missing when Done is false.
@@ -75,6 +78,8 @@ func (t *Table) Judge(at time.Time, socks Sockets) Verdict {
 		v.Held = v.Held && (e.held || e.missing == "")
 		switch e.word {
 		case handshake.HeldZero, handshake.Absent, handshake.Gone:
+		case handshake.None, handshake.Polls, handshake.ExpiredHeld:
+			v.Acked, v.Unreported = false, true
 		default:
 			v.Acked = false
 		}

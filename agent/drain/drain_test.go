@@ -311,6 +311,40 @@ func TestPersonThenFinish(t *testing.T) {
 	})
 }
 
+// What is still being sent counts exactly while a balancer tells of no sessions:
+// one that died held shows that nothing new comes, not that the last answer was
+// delivered.
+func TestStandIn(t *testing.T) {
+	sending := &fake{takes: ms}
+	sending.with(func() { sending.reading = Reading{Count: handshake.Known(5), StandIn: true} })
+	with := func(c *Config) { c.Sources = append(c.Sources, sending) }
+	run(t, with, func(b *bench) {
+		b.do(Finish)
+		b.ack(0)
+		pass(100 * ms)
+		b.want(fsm.Closed, Drained) // its sessions see more than the kernel's queue
+	})
+	run(t, with, func(b *bench) {
+		b.do(Finish)
+		b.ack(1)
+		pass(10 * time.Second) // held, and expired since
+		b.want(fsm.Draining, "")
+		if got := b.Status().Progress.LBs[0].Evidence; got != handshake.ExpiredHeld {
+			t.Errorf("evidence %s", got)
+		}
+		sending.with(func() { sending.reading.Count = handshake.Known(0) })
+		pass(time.Second)
+		b.want(fsm.Closed, Drained)
+	})
+	sending.with(func() { sending.reading.Count = handshake.Known(0) })
+	run(t, func(c *Config) { c.Sources = []Source{sending} }, func(b *bench) {
+		b.do(Finish)
+		b.ack(1)
+		pass(10 * time.Second)
+		b.want(fsm.Draining, "") // alone it does not say that nothing is in flight
+	})
+}
+
 // Whoever is woken by a transition sees the state it led to: a held status that
 // read the old one would tell its balancer of the drain one round trip late, and a
 // preStop hook that nothing is draining.

@@ -25,6 +25,9 @@ type Reading struct {
 	Envoy     bool   // the source is Envoy's admin
 	Refused   bool   // nobody listens there
 	Restarted bool   // another process answers than before
+	// StandIn counts bytes that no client has confirmed. It matters only while a
+	// balancer reports no sessions: those see more.
+	StandIn bool
 }
 
 // Source counts what is in flight. Read returns when ctx ends at the latest.

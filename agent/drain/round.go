@@ -121,16 +121,13 @@ func (p *Pod) take(r round) {
 func (p *Pod) settle(r *round, v balancers.Verdict) {
 	k := &p.course
 	p.goneEnvoy(r)
-	zero := len(r.readings) > 0
+	zero := r.sourced() || v.Acked
 	for _, x := range r.readings {
-		zero = zero && x.Count.Zero()
+		zero = zero && (x.Count.Zero() || x.StandIn && !v.Unreported)
 		if x.Restarted {
 			k.quiet = time.Time{}
 			k.drained = false
 		}
-	}
-	if len(r.readings) == 0 {
-		zero = v.Acked
 	}
 	switch {
 	case !zero:
@@ -157,7 +154,11 @@ func (p *Pod) goneEnvoy(r *round) {
 		return
 	}
 	for i := range r.readings {
-		if x := &r.readings[i]; x.Envoy && x.Refused {
+		x := &r.readings[i]
+		if x.StandIn {
+			x.Count, x.Note = handshake.Known(0), ""
+		}
+		if x.Envoy && x.Refused {
 			x.Count, x.Upgrades, r.gone = handshake.Known(0), handshake.Known(0), true
 			x.Note = "gone: refuses, and no connection is left on the data port"
 		}
@@ -168,7 +169,12 @@ func (p *Pod) goneEnvoy(r *round) {
 // nobody needs the answers of an agent that holds on past its deadline.
 func (p *Pod) quietAfterDeadline() bool {
 	k := &p.course
-	return len(k.last.readings) > 0 && !k.quiet.IsZero() && k.last.began.Sub(k.quiet) >= p.cfg.Quiet
+	return k.last.sourced() && !k.quiet.IsZero() && k.last.began.Sub(k.quiet) >= p.cfg.Quiet
+}
+
+// sourced says whether anything counts what is in flight in the pod.
+func (r round) sourced() bool {
+	return slices.ContainsFunc(r.readings, func(x Reading) bool { return !x.StandIn })
 }
 
 func (r round) counts() map[string]handshake.Count {
