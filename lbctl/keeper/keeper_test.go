@@ -29,11 +29,14 @@ type door struct {
 	refuse string // what every command is answered with
 	deaf   bool   // commands succeed and do nothing
 	err    error
-	gone   bool   // the server is no longer there
-	before func() // at the start of a turn
-	turns  int
-	sent   []string
-	scopes []haproxy.Scope
+	gone   bool // the server is no longer there
+	reload bool // one comes at the first command: it goes to a worker that is leaving
+	// stopping says that the worker is leaving.
+	stopping bool
+	before   func() // at the start of a turn
+	turns    int
+	sent     []string
+	scopes   []haproxy.Scope
 }
 
 func newDoor() *door {
@@ -44,7 +47,7 @@ func newDoor() *door {
 }
 
 func (d *door) read() haproxy.Read {
-	r := haproxy.Read{Info: haproxy.Info{Pid: d.pid}, Level: d.level, At: time.Now()}
+	r := haproxy.Read{Info: haproxy.Info{Pid: d.pid, Stopping: d.stopping}, Level: d.level, At: time.Now()}
 	if !d.gone {
 		r.Servers = []haproxy.Server{d.s}
 	}
@@ -69,6 +72,9 @@ func (d *door) Turn(_ context.Context, scope haproxy.Scope, decide func(haproxy.
 	commands, err := decide(t.Before)
 	if err != nil || len(commands) == 0 {
 		return t, err
+	}
+	if d.reload && len(commands) > 0 {
+		d.stopping = true
 	}
 	for _, c := range commands {
 		d.sent = append(d.sent, c.String())

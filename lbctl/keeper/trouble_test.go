@@ -257,6 +257,39 @@ func TestReload(t *testing.T) {
 	})
 }
 
+// TestLeaving: a worker that is leaving is told nothing, and what it says is passed on
+// to nobody: neither when it answers first, nor when a reload comes within a turn.
+func TestLeaving(t *testing.T) {
+	for name, spoil := range map[string]func(*door){
+		"from the start": func(d *door) { d.stopping = true },
+		"in a turn":      func(d *door) { d.reload = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDoor()
+			spoil(d)
+			keep(t, d, nil, func(t *testing.T, k *Keeper, _ *log) {
+				if _, err := k.Hold(t.Context(), []Key{s1}, hold.OpHold{Kind: hold.Drain}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(5 * time.Second)
+				d.locked(func() {
+					if want := map[bool]int{true: 1}[d.reload]; len(d.sent) != want {
+						t.Errorf("sent %q", d.sent)
+					}
+				})
+				if r, ok := k.Row(s1); ok {
+					t.Errorf("%+v", r)
+				}
+				d.locked(func() { fresh := newDoor(); d.s, d.pid, d.reload, d.stopping = fresh.s, 2, false, false })
+				time.Sleep(time.Second)
+				if r, ok := k.Row(s1); !ok || r.Worker.Pid != 2 || r.Server.Admin != haproxy.ForcedDrain {
+					t.Errorf("%v %+v", ok, r)
+				}
+			})
+		})
+	}
+}
+
 // TestSlowTurn: one turn that the machine kept waiting does not put off the next
 // looks.
 func TestSlowTurn(t *testing.T) {

@@ -71,6 +71,8 @@ func (k *Keeper) turn(ctx context.Context) time.Duration {
 	switch {
 	case ctx.Err() != nil, errors.Is(err, errOvertaken):
 		return 0
+	case errors.Is(err, errLeaving), err == nil && t.After != nil && t.After.Info.Stopping:
+		return pollMin // the next connection is the new worker's
 	case errors.Is(err, haproxy.ErrNoSuchBackend) && !k.whole:
 		k.whole = true // the running HAProxy is not that of the file
 		k.wrong("alarm", fmt.Errorf("the configuration differs from what runs: %w", err))
@@ -169,6 +171,9 @@ func (k *Keeper) few(servers map[Key]bool, backends int) bool {
 
 // decide is the middle of a turn: journal, then commands.
 func (l *look) decide(r haproxy.Read) ([]haproxy.Command, error) {
+	if r.Info.Stopping {
+		return nil, errLeaving
+	}
 	l.consider(r)
 	var commands []haproxy.Command
 	changed := map[Key]hold.Record{}
@@ -196,6 +201,10 @@ func (l *look) decide(r haproxy.Read) ([]haproxy.Command, error) {
 	}
 	return commands, nil
 }
+
+// errLeaving says that an old worker has answered. What it says of DRAIN and of
+// sessions is nothing to tell a pod: a new one takes the traffic.
+var errLeaving = errors.New("this worker is leaving")
 
 // order makes a turn's commands come in a fixed order.
 func order(a, b haproxy.Command) int {
