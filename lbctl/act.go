@@ -41,7 +41,7 @@ func actCommand(verb, usage string) *ucli.Command {
 	flags := append(a.flags(),
 		&ucli.StringSliceFlag{Name: "backend", Usage: "every server of this backend, or with a name only there; repeatable"},
 		&ucli.BoolFlag{Name: "all", Usage: "every server", Destination: &a.all},
-		&ucli.BoolFlag{Name: "wait", Usage: "until it is done (default)", Destination: &a.wait},
+		&ucli.BoolFlag{Name: "wait", Usage: "until it is done, as without this flag", Destination: &a.wait},
 		&ucli.BoolFlag{Name: "no-wait", Usage: "return as soon as HAProxy has taken it", Destination: &a.noWait},
 		cli.DurationFlag(&a.timeout, "timeout", "for all of it"),
 		&ucli.BoolFlag{Name: "dry-run", Usage: "print the runtime commands and do nothing", Destination: &a.dryRun},
@@ -52,7 +52,7 @@ func actCommand(verb, usage string) *ucli.Command {
 	if verb != ready {
 		flags = append(flags,
 			&ucli.StringFlag{Name: "reason", Usage: "why, for whoever finds it held", Destination: &a.reason},
-			&ucli.StringFlag{Name: "on-timeout", Usage: "leave: stays in DRAIN; restore: gives it back; force: cuts what still runs (maint only)", Value: "leave", Destination: &a.onTimeout})
+			&ucli.StringFlag{Name: "on-timeout", Usage: "leave: stays in DRAIN, and the order stands; restore: gives it back; force: cuts what still runs (maint only)", Value: "leave", Destination: &a.onTimeout})
 	}
 	if verb == hold.Maint {
 		flags = append(flags, &ucli.BoolFlag{Name: "force", Usage: "cut what still runs, now", Destination: &a.force})
@@ -123,8 +123,8 @@ func (a *action) run(ctx context.Context) error {
 	return a.verdict(jobs)
 }
 
-// agree asks where more than one target is meant, on a terminal; a usage error
-// on one balancer is one for all.
+// agree asks where more than one target is meant, or a backend is left with
+// nothing, on a terminal; a usage error on one balancer is one for all.
 func (a *action) agree(jobs []*job) error {
 	n := 0
 	for _, j := range jobs {
@@ -134,18 +134,51 @@ func (a *action) agree(jobs []*job) error {
 			return j.err
 		}
 	}
+	bare := a.warn(jobs)
 	many := a.all || len(a.backends) > 0 && len(a.targets) == 0 || len(a.targets) > 1
 	f, ok := a.in.(*os.File)
-	if n < 2 || !many || a.sure || a.dryRun || !ok || !term.IsTerminal(int(f.Fd())) {
+	if !bare && (n < 2 || !many) || a.sure || a.dryRun || !ok || !term.IsTerminal(int(f.Fd())) {
 		return nil
 	}
-	fmt.Fprintf(a.errs, "%s %d servers? [y/N] ", a.verb, n)
+	fmt.Fprintf(a.errs, "%s %d server(s)? [y/N] ", a.verb, n)
 	var word string
 	fmt.Fscanln(f, &word)
 	if strings.ToLower(word) != "y" && strings.ToLower(word) != "yes" {
 		return cli.Fail(guarded, "--yes", errors.New("not confirmed, nothing done"))
 	}
 	return nil
+}
+
+// warn says which backends would have no server left that takes a request, and
+// whether there are any.
+func (a *action) warn(jobs []*job) (bare bool) {
+	for _, j := range jobs {
+		for _, name := range j.bare() {
+			bare = true
+			fmt.Fprintf(a.errs, "%s %s: no other server takes requests, so new ones will be refused (503)\n", j.lb.name, name)
+		}
+	}
+	return bare
+}
+
+// bare names the backends whose last servers in rotation are all targets.
+func (j *job) bare() []string {
+	if j.verb == ready || j.err != nil {
+		return nil
+	}
+	var names []string
+	left := map[string]bool{}
+	for _, s := range j.before.Servers {
+		if s.Weight == 0 || !strings.HasPrefix(s.Status, "UP") && s.Status != "no check" {
+			continue
+		}
+		if !slices.Contains(j.keys, keeper.Key{Backend: s.Backend, Server: s.Name}) {
+			left[s.Backend] = true
+		} else if !slices.Contains(names, s.Backend) {
+			names = append(names, s.Backend)
+		}
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return left[name] })
 }
 
 // verdict is the exit code: that of all balancers where they agree, else partly.

@@ -78,7 +78,7 @@ func (d *service) run(ctx context.Context, token string) error {
 	}
 	control, err := desk.Listen(d.o.control)
 	if err != nil {
-		return cli.Fail(cli.Failed, "--control PATH", err)
+		return cli.Fail(cli.Failed, "--control PATH, in a directory that exists and this user may write", err)
 	}
 	all.Go(func() {
 		if err := desk.Serve(ctx, control, d); err != nil {

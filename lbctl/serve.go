@@ -54,11 +54,11 @@ func serveCommand() *ucli.Command {
 		OnUsageError: cli.UsageError,
 		Flags: []ucli.Flag{
 			&ucli.StringSliceFlag{Name: "f", Usage: "haproxy.cfg, or a directory of *.cfg; repeatable, read in order as one", Value: ucli.NewStringSlice(defaultCfg)},
-			&ucli.StringSliceFlag{Name: "socket", Usage: "admin socket: unix:PATH, a path or tcp:HOST:PORT; repeatable, one for each HAProxy (default: the `stats socket` of level admin)"},
+			&ucli.StringSliceFlag{Name: "socket", Usage: "admin socket: unix:PATH, a path or tcp:HOST:PORT; repeatable, one for each HAProxy (default: the one of level admin in -f)"},
 			&ucli.StringFlag{Name: "state-dir", Usage: "where holds.json is", Value: defaultState, Destination: &o.stateDir},
 			&ucli.StringFlag{Name: "control", Usage: "socket for the command line", Value: defaultControl, Destination: &o.control},
 			&ucli.StringFlag{Name: "lb-name", Usage: "the balancer's name (default HOST:SOCKETFILE)", Destination: &o.lbName},
-			&ucli.StringFlag{Name: "mode", Usage: "observe writes and acknowledges nothing and logs would=…; enforce does it", Value: "observe", Destination: &o.mode},
+			&ucli.StringFlag{Name: "mode", Usage: "observe does nothing for the pods and logs would=… (a person's drain, maint and ready still act); enforce does it", Value: "observe", Destination: &o.mode},
 			&ucli.StringSliceFlag{Name: "backend", Usage: "with --mode enforce: only these backends; repeatable"},
 			cli.DurationFlag(&o.interval, "interval", "between two looks at rest, and of acknowledgements"),
 			&ucli.StringFlag{Name: "lb-token-file", Usage: "file with the bearer token for the agents", Destination: &o.tokenFile},

@@ -82,7 +82,7 @@ func Hint(err error) string {
 	case errors.Is(err, ErrPermission):
 		return "put `level admin` on the stats socket"
 	case errors.Is(err, ErrNoSocket), errors.Is(err, ErrNotSocket):
-		return "name the path that stands after `stats socket` in haproxy.cfg"
+		return "--socket PATH, as it stands after `stats socket` in haproxy.cfg, or -f that haproxy.cfg"
 	case errors.Is(err, ErrRefused):
 		return "is HAProxy running? systemctl status haproxy"
 	case errors.Is(err, ErrBusy):
