@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	ucli "github.com/urfave/cli/v2"
 	"golang.org/x/term"
@@ -20,6 +21,9 @@ import (
 	"lbdrain/lbctl/hold"
 	"lbdrain/lbctl/keeper"
 )
+
+// maxReason bounds --reason, in bytes: it is journaled, and stands in a table.
+const maxReason = 500
 
 // ready is the verb beside hold.Drain and hold.Maint.
 const ready = "ready"
@@ -87,6 +91,10 @@ func (a *action) check() error {
 		return cli.Misuse("--on-timeout leave", "on-timeout %q: want leave, restore or force", a.onTimeout)
 	case a.verb == hold.Drain && a.onTimeout == "force":
 		return cli.Misuse("lbctl maint --on-timeout force", "drain cuts nothing: --on-timeout force is for maint")
+	case slices.Contains(a.targets, ""):
+		return cli.Misuse("name it, or leave it out", "an empty target: an unset variable?")
+	case len(a.reason) > maxReason || strings.ContainsFunc(a.reason, unicode.IsControl):
+		return cli.Misuse("--reason 'kernel update'", "reason: want one line of at most %d bytes", maxReason)
 	case a.force && a.noWait:
 		return cli.Misuse("--force", "--force waits for nothing anyway: leave --no-wait out")
 	}

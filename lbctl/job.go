@@ -232,11 +232,10 @@ func (j *job) late(d desk.Desk, cause error) error {
 			err = j.follow(ctx, d, func(p desk.Report) (bool, error) { return !p.Guarded, nil })
 		}
 	}
-	why := "timed out"
+	text := fmt.Sprintf("timed out after %v", j.timeout)
 	if errors.Is(cause, context.Canceled) {
-		why = "interrupted"
+		text = "interrupted"
 	}
-	text := fmt.Sprintf("%s after %v", why, j.timeout)
 	for _, r := range open {
 		r.code = cli.TimedOut
 		if r.Sessions != nil {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -83,6 +84,7 @@ func scriptLab(e *testscript.Env) error {
 	dead.Close()
 	e.Setenv("SOCK", l.sock)
 	e.Setenv("CFG", l.cfg)
+	e.Setenv("TOOLONG", strings.Repeat("r", maxReason+1))
 	e.Setenv("SILENT", filepath.Join(l.dir, "silent.sock"))
 	e.Setenv("DEAD", filepath.Join(l.dir, "dead.sock"))
 	e.Setenv("OPERATOR", filepath.Join(l.dir, "operator.sock"))

@@ -2,10 +2,12 @@ package desk
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"lbdrain/internal/haproxy"
@@ -66,6 +68,7 @@ func TestTargets(t *testing.T) {
 		{"within a backend", Targets{Servers: servers, Backends: []string{"http"}}, "worker1", keys("http", "worker1"), nil},
 		{"none", with, "http/worker9", nil, nil},
 		{"half a name", with, "worker", nil, nil},
+		{"nothing, which is the agent of every server that has none", Targets{Servers: servers[:1]}, "", nil, nil},
 		{"a host alone", with, "203.0.113.213", nil, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -80,6 +83,17 @@ func TestTargets(t *testing.T) {
 				t.Errorf("%v, %v", got, err)
 			}
 		})
+	}
+}
+
+// TestAmbiguous: what a name could mean is told, and not ten thousand times.
+func TestAmbiguous(t *testing.T) {
+	e := &AmbiguousError{Target: "s1"}
+	for i := range 10000 {
+		e.Means = append(e.Means, fmt.Sprintf("b%d/s1", i))
+	}
+	if text := e.Error(); !strings.Contains(text, "b0/s1") || !strings.Contains(text, "and 9980 more") || strings.Count(text, "\n") > 21 {
+		t.Errorf("%.2000s", text)
 	}
 }
 

@@ -21,8 +21,15 @@ type AmbiguousError struct {
 	Means  []string // as they can be typed, with their pod or address
 }
 
+// maxMeans is how many of them are told.
+const maxMeans = 20
+
 func (e *AmbiguousError) Error() string {
-	return fmt.Sprintf("%s could mean servers of different pods:\n  %s", e.Target, strings.Join(e.Means, "\n  "))
+	means, more := e.Means, ""
+	if len(means) > maxMeans {
+		means, more = means[:maxMeans], fmt.Sprintf("\n  … and %d more", len(means)-maxMeans)
+	}
+	return fmt.Sprintf("%s could mean servers of different pods:\n  %s%s", e.Target, strings.Join(means, "\n  "), more)
 }
 
 // Targets says which servers people mean.
@@ -51,6 +58,9 @@ func (t Targets) within(s haproxy.Server) bool {
 // the addr:port of a server or of a pod's agent. The error wraps ErrNoMatch or is
 // an *AmbiguousError.
 func (t Targets) Find(target string) ([]keeper.Key, error) {
+	if target == "" { // what an unset variable leaves of a command line
+		return nil, fmt.Errorf("empty target: %w", ErrNoMatch)
+	}
 	backend, name, exact := strings.Cut(target, "/")
 	var found []haproxy.Server
 	for _, s := range t.Servers {

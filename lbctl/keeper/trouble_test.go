@@ -91,7 +91,8 @@ func TestUnwritten(t *testing.T) {
 		if _, err := k.Hold(t.Context(), []Key{s1}, hold.OpHold{Kind: hold.Drain}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(5500 * time.Millisecond) // between two turns
+		time.Sleep(5 * time.Second)
+		synctest.Wait() // between two turns
 		d.locked(func() {
 			fresh := newDoor()
 			d.s, d.pid, d.sent = fresh.s, 2, nil
