@@ -21,6 +21,11 @@ func TestUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, line := range []string{"Restart=always", "StartLimitIntervalSec=0"} {
+		if !strings.Contains(string(text), "\n"+line+"\n") {
+			t.Errorf("no %s: five failed starts in ten seconds would be the last", line)
+		}
+	}
 	unit := filepath.Join(t.TempDir(), "lbctl.service")
 	if err := os.WriteFile(unit, []byte(strings.ReplaceAll(string(text), "/usr/bin/lbctl", bin)), 0o600); err != nil {
 		t.Fatal(err)
