@@ -110,10 +110,10 @@ func (s *serve) open(ctx context.Context, cfg drain.Config) (*front.Front, [2]ne
 		return nil, ls, fmt.Errorf("--control-token-file: %w", err)
 	}
 	if ls[0], err = front.Listen(ctx, "tcp", s.listen); err != nil {
-		return nil, ls, cli.Fail(cli.Failed, "--listen :30180", err)
+		return nil, ls, cli.Fail(cli.Failed, "--listen ADDR:PORT, if the port is taken (ss -ltnp)", err)
 	}
 	if ls[1], err = listenControl(ctx, s.control); err != nil {
-		return nil, ls, cli.Fail(cli.Failed, "--control 127.0.0.1:18180", err)
+		return nil, ls, cli.Fail(cli.Failed, "--control ADDR:PORT or unix:PATH, if it is taken (ss -lntxp)", err)
 	}
 	return front.New(front.Config{
 		Pod: drain.New(cfg), FirstByte: s.firstByte, WaitStart: s.waitStart,

@@ -12,6 +12,7 @@ import (
 
 	ucli "github.com/urfave/cli/v2"
 
+	"lbdrain/fsm"
 	"lbdrain/internal/cli"
 	"lbdrain/internal/handshake"
 )
@@ -107,6 +108,9 @@ func (p *printer) status(s handshake.Status) {
 		if lb.Missing != "" {
 			parts = append(parts, fmt.Sprintf("waiting for %s: %s", lb.LB, lb.Missing))
 		}
+	}
+	if s.State == fsm.Draining.String() && len(s.Progress.LBs) == 0 {
+		parts = append(parts, "waiting for a balancer: none has been heard")
 	}
 	p.line(s.State, strings.Join(parts, "; "))
 }
