@@ -85,7 +85,7 @@ func (j *job) begin(ctx context.Context, d desk.Desk) error {
 		err := d.Lift(ctx, j.keys)
 		var held *desk.HeldError
 		if errors.As(err, &held) {
-			return cli.Fail(guarded, "it comes back by itself when its pod says OPEN; lbctl status shows the drain", err)
+			return cli.Fail(guarded, "lbctl serve brings it back when a pod says OPEN there; lbctl status shows the drain", err)
 		}
 		return err
 	}
@@ -247,7 +247,24 @@ func (j *job) late(d desk.Desk, cause error) error {
 			text += " (" + r.Why + ")"
 		}
 	}
-	return cli.Fail(cli.TimedOut, "", errors.Join(errors.New(text), err))
+	return cli.Fail(cli.TimedOut, j.next(), errors.Join(errors.New(text), err))
+}
+
+// next is a hint: what is still to come, after --on-timeout leave.
+func (j *job) next() string {
+	switch {
+	case j.verb == ready && j.lb.remote == nil:
+		return "lbctl status shows the check; say it again to go on"
+	case j.verb == ready:
+		return "lbctl status shows the check; the daemon goes on"
+	case j.onTimeout != "leave":
+		return ""
+	case j.verb == hold.Maint && j.lb.remote == nil:
+		return "the order stands: say it again to go on to MAINT, or give it back with lbctl ready"
+	case j.verb == hold.Maint:
+		return "the order stands: the daemon goes on to MAINT when it is empty, unless lbctl ready gives it back"
+	}
+	return "the order stands: DRAIN until lbctl ready"
 }
 
 // foresee fills in what would be sent.
