@@ -121,10 +121,13 @@ func flagsFirst(app *ucli.App, args []string) []string {
 		}
 		flags = append(flags, a)
 		name, _, joined := strings.Cut(strings.TrimLeft(a, "-"), "=")
-		if takes[name] && !joined && i+1 < len(args) {
-			i++
-			flags = append(flags, args[i])
+		if !takes[name] || joined {
+			continue
 		}
+		if i++; i == len(args) { // else `--` would be its value
+			return append([]string{args[0], args[1]}, flags...)
+		}
+		flags = append(flags, args[i])
 	}
 	out := append([]string{args[0], args[1]}, flags...)
 	return append(append(out, "--"), rest...)

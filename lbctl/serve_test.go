@@ -1,12 +1,16 @@
 package main
 
 import (
+	"bytes"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"lbdrain/internal/handshake"
 	"lbdrain/internal/haproxy"
+	"lbdrain/lbctl/desk"
 )
 
 // TestDrainAndReturn is a rollout of one pod: held in both backends while its
@@ -59,5 +63,28 @@ func TestLoadConditions(t *testing.T) {
 	}
 	if len(c.Servers) != 1 || c.Servers[0].Name != "new" {
 		t.Errorf("servers %+v, want the one of this HAProxy: new", c.Servers)
+	}
+}
+
+// TestNoValue: a flag without its value at the end of the line is a usage error, not
+// one with the value `--`.
+func TestNoValue(t *testing.T) {
+	for _, flag := range []string{"--reason", "--socket", "--timeout", "--backend", "-o"} {
+		var errs bytes.Buffer
+		args := []string{"lbctl", "drain", "web/s1", "--socket", "/nowhere/a.sock", flag}
+		if code := run(t.Context(), args, nil, io.Discard, &errs); code != 2 || !strings.Contains(errs.String(), "needs an argument") {
+			t.Errorf("%s: exit %d: %s", flag, code, &errs)
+		}
+	}
+}
+
+// TestAddress: what status shows can be typed as a target.
+func TestAddress(t *testing.T) {
+	for _, addr := range []string{"192.0.2.1", "2001:db8::1", "-"} {
+		s := haproxy.Server{Backend: "web", Name: "s1", Addr: addr, Port: 80}
+		keys, err := desk.Targets{Servers: []haproxy.Server{s}}.Find(statusOf("lb1", s).Address)
+		if err != nil || len(keys) != 1 {
+			t.Errorf("%s: %v", statusOf("lb1", s).Address, err)
+		}
 	}
 }

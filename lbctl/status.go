@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -144,7 +145,7 @@ func (o *overview) one(ctx context.Context, b *balancer) ([]serverStatus, error)
 
 func statusOf(lb string, s haproxy.Server) serverStatus {
 	v := serverStatus{
-		LB: lb, Backend: s.Backend, Server: s.Name, Address: s.Addr + ":" + strconv.Itoa(s.Port), State: desk.State(s),
+		LB: lb, Backend: s.Backend, Server: s.Name, Address: net.JoinHostPort(s.Addr, strconv.Itoa(s.Port)), State: desk.State(s),
 		Admin: int(s.Admin), Operational: s.Operational, Check: s.CheckStatus, Agent: "none", Weight: s.Weight,
 		Sessions: s.Sessions, Queued: s.Queued,
 	}
