@@ -9,9 +9,12 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOFUMPT     := mvdan.cc/gofumpt@v0.12.0
 VERSION     := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME    ?= 10m
+PREFIX      ?= /usr/local
+UNITDIR     ?= /lib/systemd/system
+SYSUSERSDIR ?= /usr/lib/sysusers.d
 export GOFLAGS := -buildvcs=false $(GOFLAGS)
 
-.PHONY: all build demo test deps deps-test lint fuzz bench vulncheck clean
+.PHONY: all build demo test deps deps-test lint fuzz bench vulncheck install uninstall clean
 
 all: build
 
@@ -47,6 +50,19 @@ bench: ## speed, as ratios against a rival in the same run
 
 vulncheck: ## needs the vulnerability database on the network
 	go run golang.org/x/vuln/cmd/govulncheck@latest ./...
+
+install: ## lbctl, its unit and its user on this load-balancer host, or into DESTDIR for a package
+	@test -x bin/lbctl || { echo "make install: no bin/lbctl yet: run make first (as who builds, not as root)"; exit 1; }
+	install -D -m 755 bin/lbctl $(DESTDIR)$(PREFIX)/bin/lbctl
+	sed 's|/usr/bin/lbctl|$(PREFIX)/bin/lbctl|' systemd/lbctl.service | install -D -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/lbctl.service
+	sed 's|/usr/bin/lbctl|$(PREFIX)/bin/lbctl|' systemd/haproxy.service.d/lbctl.conf | install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/share/doc/lbctl/haproxy.service.d/lbctl.conf
+	install -D -m 644 systemd/lbctl.sysusers $(DESTDIR)$(SYSUSERSDIR)/lbctl.conf
+	@test -n "$(DESTDIR)" || systemd-sysusers $(SYSUSERSDIR)/lbctl.conf
+	@test -n "$(DESTDIR)" || test ! -d /run/systemd/system || systemctl daemon-reload
+
+uninstall: ## the same, taken away; the user and /var/lib/lbctl stay
+	rm -rf $(DESTDIR)$(PREFIX)/share/doc/lbctl
+	rm -f $(DESTDIR)$(PREFIX)/bin/lbctl $(DESTDIR)$(UNITDIR)/lbctl.service $(DESTDIR)$(SYSUSERSDIR)/lbctl.conf
 
 clean:
 	rm -rf bin artifacts
