@@ -46,7 +46,7 @@ func (r *reach) saveState(ctx context.Context) error {
 		path = stateFile(config)
 	}
 	if path == "" {
-		return cli.Fail(cli.Failed, "global: server-state-file /var/lib/haproxy/state; defaults: load-server-state-from-file global",
+		return cli.Fail(cli.Failed, "global: server-state-file /var/lib/lbctl/server-state; defaults: load-server-state-from-file global",
 			errors.New("the configuration names no server-state-file by its whole path"))
 	}
 	sockets, err := r.addresses(nil, config)

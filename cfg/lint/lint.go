@@ -213,5 +213,5 @@ func (l *linter) stateFile() {
 		at.File = l.c.Files[0]
 	}
 	l.add("no-state-file", severity, at, "there is no server-state-file: a reload"+how+" forgets every drain and MAINT, and starts all servers UP.",
-		"Add server-state-file /var/lib/haproxy/server-state to global and load-server-state-from-file global to defaults.")
+		"Add server-state-file /var/lib/lbctl/server-state to global and load-server-state-from-file global to defaults.")
 }
