@@ -225,6 +225,9 @@ func put(path string, content []byte, mode fs.FileMode, flush bool) (info fs.Fil
 	if err := f.Chmod(mode); err != nil {
 		return nil, err
 	}
+	if err := give(f); err != nil {
+		return nil, err
+	}
 	if _, err := f.Write(content); err != nil {
 		return nil, err
 	}
@@ -242,6 +245,20 @@ func put(path string, content []byte, mode fs.FileMode, flush bool) (info fs.Fil
 	return info, nil
 }
 
+// give hands a file that root has just made to the owner of its directory: the
+// daemon is that user, and could not start on what a person's command left as
+// root. Never for a file that was there: it could be a link to somebody else's.
+func give(f *os.File) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	var dir unix.Stat_t
+	if err := unix.Stat(filepath.Dir(f.Name()), &dir); err != nil {
+		return fmt.Errorf("owner of %s: %w", filepath.Dir(f.Name()), err)
+	}
+	return f.Chown(int(dir.Uid), int(dir.Gid))
+}
+
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -255,7 +272,13 @@ func syncDir(dir string) error {
 // ErrLocked. It is released with the file, and by the kernel at the latest when
 // the process ends.
 func lock(path string, flags int) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o640)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o640)
+	switch {
+	case err == nil:
+		err = give(f)
+	case errors.Is(err, fs.ErrExist):
+		f, err = os.OpenFile(path, os.O_RDWR, 0)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}

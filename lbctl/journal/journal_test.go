@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"lbdrain/lbctl/hold"
 )
@@ -56,6 +57,33 @@ func TestRoundTrip(t *testing.T) {
 	files, err := os.ReadDir(dir)
 	if err != nil || len(files) != 2 {
 		t.Errorf("%v %v: want the journal and its lock, and nothing temporary", files, err)
+	}
+}
+
+// TestOwner: what a command as root leaves behind, the daemon can read and write.
+func TestOwner(t *testing.T) {
+	dir, want := t.TempDir(), os.Geteuid()
+	if want == 0 {
+		want = 12345
+		if err := os.Chown(dir, want, want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, Open(dir), "lb1", "s1")
+	release, err := Open(dir).Claim()
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 3 {
+		t.Fatalf("%v %v: want the journal and two locks", files, err)
+	}
+	for _, f := range files {
+		var st unix.Stat_t
+		if err := unix.Stat(filepath.Join(dir, f.Name()), &st); err != nil || int(st.Uid) != want {
+			t.Errorf("%s belongs to %d (%v), want %d", f.Name(), st.Uid, err, want)
+		}
 	}
 }
 
