@@ -21,17 +21,13 @@ import (
 )
 
 // counter lends a source to the drain.
-type counter struct {
-	inflight.Source
-	standIn bool
-}
+type counter struct{ inflight.Source }
 
 func (c counter) Read(ctx context.Context) drain.Reading {
 	r := c.Source.Read(ctx)
 	_, envoy := c.Source.(*inflight.Envoy)
 	return drain.Reading{
 		Count: r.Count, Upgrades: r.Upgrades, Note: r.Note, Detail: r.Detail, Envoy: envoy, Refused: r.Refused, Restarted: r.Restarted,
-		StandIn: c.standIn,
 	}
 }
 

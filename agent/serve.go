@@ -139,7 +139,7 @@ func (s *settings) drainConfig(start time.Time, log zerolog.Logger) drain.Config
 		EnvoyWhen: s.envoyDrain, Log: log, Healthy: s.prober.healthy,
 	}
 	for _, c := range s.counters {
-		cfg.Sources = append(cfg.Sources, counter{Source: c})
+		cfg.Sources = append(cfg.Sources, counter{c})
 		if e, ok := c.(*inflight.Envoy); ok && cfg.Envoy == nil {
 			cfg.Envoy = envoy{e, s.timeout, len(s.tcp.Value()) > 0}
 		}
@@ -147,7 +147,7 @@ func (s *settings) drainConfig(start time.Time, log zerolog.Logger) drain.Config
 	if s.dataPort != "" {
 		cfg.Sockets = func() ([]netip.Addr, error) { return inflight.Peers(s.port) }
 		if s.standIn != nil {
-			cfg.Sources = append(cfg.Sources, counter{s.standIn, true})
+			cfg.Sending = counter{s.standIn}
 		}
 	}
 	return cfg

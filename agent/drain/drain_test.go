@@ -311,18 +311,39 @@ func TestPersonThenFinish(t *testing.T) {
 	})
 }
 
+// The acknowledgement comes while nothing has been in flight for less than quiet,
+// and the read it triggers ends after that: the next read is due at once, however
+// long reads take.
+func TestQuietEndsWithinRead(t *testing.T) {
+	run(t, nil, func(b *bench) {
+		b.with(func() { b.takes, b.reading.Count = 40*ms, handshake.Known(1) })
+		b.do(Finish)
+		b.ack(1)
+		pass(10 * time.Second) // reads come every 0.8 s by now
+		b.set(0)
+		b.ack(1)
+		pass(60 * ms)
+		b.ack(0)
+		pass(4 * 40 * ms)
+		b.want(fsm.Closed, Drained)
+	})
+}
+
 // What is still being sent counts exactly while a balancer tells of no sessions:
 // one that died held shows that nothing new comes, not that the last answer was
 // delivered.
 func TestStandIn(t *testing.T) {
 	sending := &fake{takes: ms}
-	sending.with(func() { sending.reading = Reading{Count: handshake.Known(5), StandIn: true} })
-	with := func(c *Config) { c.Sources = append(c.Sources, sending) }
+	sending.with(func() { sending.reading = Reading{Count: handshake.Known(5)} })
+	with := func(c *Config) { c.Sending = sending }
 	run(t, with, func(b *bench) {
 		b.do(Finish)
 		b.ack(0)
 		pass(100 * ms)
 		b.want(fsm.Closed, Drained) // its sessions see more than the kernel's queue
+		if len(sending.reads) != 0 {
+			t.Errorf("read %d times for nobody", len(sending.reads))
+		}
 	})
 	run(t, with, func(b *bench) {
 		b.do(Finish)
@@ -337,7 +358,7 @@ func TestStandIn(t *testing.T) {
 		b.want(fsm.Closed, Drained)
 	})
 	sending.with(func() { sending.reading.Count = handshake.Known(0) })
-	run(t, func(c *Config) { c.Sources = []Source{sending} }, func(b *bench) {
+	run(t, func(c *Config) { c.Sources, c.Sending = nil, sending }, func(b *bench) {
 		b.do(Finish)
 		b.ack(1)
 		pass(10 * time.Second)

@@ -26,13 +26,15 @@ type course struct {
 
 	reading bool // a round is out
 	again   bool // and another is wanted at once
-	next    time.Time
-	last    round
-	moved   time.Time // a reading must be newer
-	quiet   time.Time // nothing in flight since; zero: something is
-	polled  bool      // some evidence is polls
-	refused time.Time // Envoy has refused since
-	stages  []stage
+	// unreported: some balancer tells of no sessions in this drain.
+	unreported bool
+	next       time.Time
+	last       round
+	moved      time.Time // a reading must be newer
+	quiet      time.Time // nothing in flight since; zero: something is
+	polled     bool      // some evidence is polls
+	refused    time.Time // Envoy has refused since
+	stages     []stage
 
 	telling context.CancelFunc // a call to Envoy is out
 	refusal bool               // the call was refused for this drain

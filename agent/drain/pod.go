@@ -25,9 +25,8 @@ type Reading struct {
 	Envoy     bool   // the source is Envoy's admin
 	Refused   bool   // nobody listens there
 	Restarted bool   // another process answers than before
-	// StandIn counts bytes that no client has confirmed. It matters only while a
-	// balancer reports no sessions: those see more.
-	StandIn bool
+
+	standIn bool // it is Config.Sending's
 }
 
 // Source counts what is in flight. Read returns when ctx ends at the latest.
@@ -68,6 +67,11 @@ type Config struct {
 
 	Balancers balancers.Config
 	Sources   []Source
+	// Sending counts connections with bytes that their peer has not confirmed. It
+	// stands in for the sessions of a balancer that tells of none, and is read and
+	// counted only then: the kernel walks every socket of the host for it. nil: not
+	// known.
+	Sending   Source
 	Sockets   func() ([]netip.Addr, error) // on the data port; nil: not known
 	Envoy     Envoy                        // nil: none
 	EnvoyWhen string

@@ -56,19 +56,24 @@ func (p *Pod) startRound(ctx context.Context, now time.Time) {
 	p.mu.Lock()
 	look := p.cfg.Sockets != nil && (p.table.Silent(now) || !k.refused.IsZero())
 	p.mu.Unlock()
+	sources := p.cfg.Sources
+	if k.unreported && p.cfg.Sending != nil {
+		sources = append(slices.Clip(sources), p.cfg.Sending)
+	}
 	k.reading = true
-	go func() { p.read <- p.readAll(ctx, look) }()
+	go func() { p.read <- p.readAll(ctx, sources, look) }()
 }
 
-func (p *Pod) readAll(ctx context.Context, look bool) round {
+func (p *Pod) readAll(ctx context.Context, sources []Source, look bool) round {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
-	r := round{began: time.Now(), readings: make([]Reading, len(p.cfg.Sources))}
-	done := make(chan struct{}, len(p.cfg.Sources))
-	for i, s := range p.cfg.Sources {
+	r := round{began: time.Now(), readings: make([]Reading, len(sources))}
+	done := make(chan struct{}, len(sources))
+	for i, s := range sources {
 		r.names = append(r.names, s.Name())
 		go func() {
 			r.readings[i] = s.Read(ctx)
+			r.readings[i].standIn = i >= len(p.cfg.Sources)
 			done <- struct{}{}
 		}()
 	}
@@ -76,7 +81,7 @@ func (p *Pod) readAll(ctx context.Context, look bool) round {
 		from, err := p.cfg.Sockets()
 		r.sockets = balancers.Sockets{From: from, Known: err == nil}
 	}
-	for range p.cfg.Sources {
+	for range sources {
 		<-done
 	}
 	r.ended = time.Now()
@@ -107,8 +112,8 @@ func (p *Pod) take(r round) {
 	if !k.finish {
 		next = r.ended.Add(max(pollIdle, next.Sub(r.ended)))
 	}
-	if due := k.quiet.Add(p.quietWanted()); !k.quiet.IsZero() && due.After(now) && due.Before(next) {
-		next = due
+	if due := k.quiet.Add(p.quietWanted()); !k.quiet.IsZero() && r.began.Before(due) && due.Before(next) {
+		next = due // also where it passed while this reading was under way
 	}
 	if k.again || k.moved.After(r.began) {
 		next = now
@@ -121,9 +126,13 @@ func (p *Pod) take(r round) {
 func (p *Pod) settle(r *round, v balancers.Verdict) {
 	k := &p.course
 	p.goneEnvoy(r)
-	zero := r.sourced() || v.Acked
+	zero := len(p.cfg.Sources) > 0 || v.Acked
+	k.unreported = v.Unreported && p.machine.State() != fsm.Open
+	if k.unreported && p.cfg.Sending != nil && len(r.readings) == len(p.cfg.Sources) {
+		zero, k.again = false, true // it was not asked for this time
+	}
 	for _, x := range r.readings {
-		zero = zero && (x.Count.Zero() || x.StandIn && !v.Unreported)
+		zero = zero && (x.Count.Zero() || x.standIn && !v.Unreported)
 		if x.Restarted {
 			k.quiet = time.Time{}
 			k.drained = false
@@ -155,7 +164,7 @@ func (p *Pod) goneEnvoy(r *round) {
 	}
 	for i := range r.readings {
 		x := &r.readings[i]
-		if x.StandIn {
+		if x.standIn {
 			x.Count, x.Note = handshake.Known(0), ""
 		}
 		if x.Envoy && x.Refused {
@@ -169,12 +178,7 @@ func (p *Pod) goneEnvoy(r *round) {
 // nobody needs the answers of an agent that holds on past its deadline.
 func (p *Pod) quietAfterDeadline() bool {
 	k := &p.course
-	return k.last.sourced() && !k.quiet.IsZero() && k.last.began.Sub(k.quiet) >= p.cfg.Quiet
-}
-
-// sourced says whether anything counts what is in flight in the pod.
-func (r round) sourced() bool {
-	return slices.ContainsFunc(r.readings, func(x Reading) bool { return !x.StandIn })
+	return len(p.cfg.Sources) > 0 && len(k.last.readings) > 0 && !k.quiet.IsZero() && k.last.began.Sub(k.quiet) >= p.cfg.Quiet
 }
 
 func (r round) counts() map[string]handshake.Count {
