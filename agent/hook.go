@@ -143,16 +143,19 @@ func (h *hook) wait(deadline time.Time, cl *client, p *printer) (done bool, err 
 	case drain.Drained, drain.ByHand:
 		return true, nil
 	case drain.TimedOut:
-		return true, cli.Fail(cli.TimedOut, stuck(a.InFlight), fmt.Errorf("deadline passed: in flight %s; balancers: %s", counts(a.InFlight), orDash(a.Waiting)))
+		return true, cli.Fail(cli.TimedOut, stuck(a.InFlight, a.Waiting), fmt.Errorf("deadline passed: in flight %s; balancers: %s", counts(a.InFlight), orDash(a.Waiting)))
 	case drain.Broken:
 		return true, cli.Fail(cli.Failed, "", errors.New("the pod is in FAULT"))
 	}
 	return false, nil
 }
 
-// stuck is a hint for a count that may never have become zero: HAProxy keeps idle
-// connections to a server it still uses.
-func stuck(inFlight map[string]handshake.Count) string {
+// stuck is a hint for a count that may never have become zero, for HAProxy keeps
+// idle connections to a server it still uses, or that was never there.
+func stuck(inFlight map[string]handshake.Count, waiting string) string {
+	if waiting == "" && uncounted(inFlight) {
+		return "nothing counts requests: agent serve --source http=URL, or lbctl on the balancers"
+	}
 	if c := inFlight["sockets"]; c.Known && c.N > 0 {
 		return "sockets counts idle keep-alive connections too; --source http=URL and sockets-tx=PORT do not"
 	}

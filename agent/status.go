@@ -112,7 +112,17 @@ func (p *printer) status(s handshake.Status) {
 	if s.State == fsm.Draining.String() && len(s.Progress.LBs) == 0 {
 		parts = append(parts, "waiting for a balancer: none has been heard")
 	}
+	if s.State == fsm.Draining.String() && len(parts) == 1 && s.Progress.QuietSince.IsZero() && uncounted(s.Progress.InFlight) {
+		parts = append(parts, "waiting for a count of requests: neither a --source nor a balancer gives one")
+	}
 	p.line(s.State, strings.Join(parts, "; "))
+}
+
+// uncounted says whether all there is comes from the stand-in, which sees what is
+// being sent and not what is being answered.
+func uncounted(inFlight map[string]handshake.Count) bool {
+	c, ok := inFlight["sockets-tx"]
+	return ok && c.Zero() && len(inFlight) == 1
 }
 
 // line prints a step, unless it says the same as the one before.
