@@ -72,7 +72,7 @@ func runCommand(stdout, stderr io.Writer) *ucli.Command {
 func faultNames() string {
 	var names []string
 	for _, f := range faults() {
-		names = append(names, f.Name)
+		names = append(names, f.ID+" or "+f.Name)
 	}
 	return strings.Join(names, ", ")
 }

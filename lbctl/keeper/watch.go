@@ -61,13 +61,16 @@ func (k *Keeper) start(ctx context.Context, endpoint string) *watch {
 	if k.o.Observe || k.o.Guest {
 		name = "" // no balancer
 	}
-	w := &watch{done: make(chan struct{})}
+	c, cancel := context.WithCancel(ctx)
+	w := &watch{done: make(chan struct{}), stop: cancel}
 	w.Watch = pods.New(endpoint, pods.Options{
 		LB: name, Token: k.o.Token, Interval: k.o.Interval, Changed: k.Wake,
-		Trouble: func(err error) { k.podTrouble(endpoint, err) },
+		Trouble: func(err error) {
+			if c.Err() == nil { // what ends with us is no trouble
+				k.podTrouble(endpoint, err)
+			}
+		},
 	})
-	c, cancel := context.WithCancel(ctx)
-	w.stop = cancel
 	go func() {
 		defer close(w.done)
 		w.Run(c)
