@@ -54,13 +54,22 @@ func address(t testing.TB, n int) string {
 // freePort is a port of ip that nobody listens on.
 func freePort(t testing.TB, ip string) int {
 	t.Helper()
+	l := listen(t, ip)
+	defer l.Close()
+	return port(l)
+}
+
+// listen takes a port of ip that is nobody else's.
+func listen(t testing.TB, ip string) net.Listener {
+	t.Helper()
 	l, err := net.Listen("tcp", ip+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return l
 }
+
+func port(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 
 // eventually waits for a condition.
 func eventually(t testing.TB, what string, ok func() bool) {

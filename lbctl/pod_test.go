@@ -48,11 +48,8 @@ func newPod(t testing.TB, ip string) *pod {
 		word: "up", health: 200,
 	}
 	p.status = handshake.Status{Version: 1, Ready: true, State: "OPEN", Instance: "one", Seq: 1, Since: handshake.At(time.Now())}
-	p.data, p.agent = freePort(t, ip), freePort(t, ip)
-	data, err := net.Listen("tcp", net.JoinHostPort(ip, strconv.Itoa(p.data)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data, agent := listen(t, ip), listen(t, ip)
+	p.data, p.agent = port(data), port(agent)
 	s := &httptest.Server{Listener: data, Config: &http.Server{Handler: http.HandlerFunc(p.work)}}
 	s.Start()
 	t.Cleanup(func() {
@@ -60,7 +57,7 @@ func newPod(t testing.TB, ip string) *pod {
 		s.CloseClientConnections()
 		s.Close()
 	})
-	p.startAgent()
+	p.answer(agent)
 	t.Cleanup(p.stopAgent)
 	return p
 }
@@ -150,12 +147,20 @@ func (p *pod) lastWord() handshake.Word {
 	return handshake.None
 }
 
+// startAgent is the agent back on its port.
 func (p *pod) startAgent() {
 	p.t.Helper()
-	l, err := net.Listen("tcp", net.JoinHostPort(p.ip, strconv.Itoa(p.agent)))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	var l net.Listener
+	eventually(p.t, "the agent's port is free", func() (ok bool) {
+		var err error
+		l, err = net.Listen("tcp", net.JoinHostPort(p.ip, strconv.Itoa(p.agent)))
+		return err == nil
+	})
+	p.answer(l)
+}
+
+// answer is the agent's life on a listener.
+func (p *pod) answer(l net.Listener) {
 	web := &handed{addr: l.Addr(), conns: make(chan net.Conn)}
 	p.mu.Lock()
 	p.listener = l
