@@ -146,8 +146,8 @@ func (s *settings) drainConfig(start time.Time, log zerolog.Logger) drain.Config
 	}
 	if s.dataPort != "" {
 		cfg.Sockets = func() ([]netip.Addr, error) { return inflight.Peers(s.port) }
-		if s.standIn != nil {
-			cfg.Sending = counter{s.standIn}
+		if s.sending != nil {
+			cfg.Sending = counter{s.sending}
 		}
 	}
 	return cfg

@@ -32,7 +32,7 @@ type settings struct {
 	prefixes []netip.Prefix
 	port     netip.AddrPort
 	counters []inflight.Source
-	standIn  inflight.Source // what is still being sent on the data port; nil: not known
+	sending  inflight.Source // what is still being sent on the data port; nil: not known
 	prober   *prober
 }
 
@@ -192,7 +192,7 @@ func (s *settings) checkAddrs(*ucli.Context) error {
 			return cli.Misuse("--data-port 8080, or --data-port 10.0.0.7:8080", "--data-port %w", err)
 		}
 		if !counted {
-			if s.standIn, err = inflight.Parse("sockets-tx="+s.dataPort, inflight.Options{}); err != nil {
+			if s.sending, err = inflight.Parse("sockets-tx="+s.dataPort, inflight.Options{}); err != nil {
 				return err
 			}
 		}

@@ -54,11 +54,7 @@ func (r *reading) load(c *ucli.Context) (*cfg.Config, cfg.Options, error) {
 
 // world is what the files may ask about: environment, version, features.
 func (r *reading) world(ctx context.Context, envFiles []string) (cfg.Options, error) {
-	o := cfg.Options{Env: make(map[string]string)}
-	for _, kv := range os.Environ() {
-		name, value, _ := strings.Cut(kv, "=")
-		o.Env[name] = value
-	}
+	o := cfg.Options{Env: environment()}
 	for _, name := range envFiles {
 		data, err := os.ReadFile(name)
 		if err == nil {
@@ -84,6 +80,16 @@ func (r *reading) world(ctx context.Context, envFiles []string) (cfg.Options, er
 		o.Version = r.version
 	}
 	return o, nil
+}
+
+// environment is this process's.
+func environment() map[string]string {
+	env := make(map[string]string)
+	for _, kv := range os.Environ() {
+		name, value, _ := strings.Cut(kv, "=")
+		env[name] = value
+	}
+	return env
 }
 
 // askBinary takes version, features and SSL library from `haproxy -vv`.

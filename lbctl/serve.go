@@ -166,12 +166,7 @@ func serve(ctx context.Context, o serveOptions, log zerolog.Logger) error {
 // load reads the configuration. The binary is asked for version and features only
 // where a condition of the file turns on them.
 func load(ctx context.Context, paths []string) (*cfg.Config, error) {
-	env := map[string]string{}
-	for _, kv := range os.Environ() {
-		k, v, _ := strings.Cut(kv, "=")
-		env[k] = v
-	}
-	c, err := cfg.Load(paths, cfg.Options{Env: env})
+	c, err := cfg.Load(paths, cfg.Options{Env: environment()})
 	if err == nil && slices.ContainsFunc(c.Findings, func(f cfg.Finding) bool { return f.ID == "if-undecided" }) {
 		var o cfg.Options
 		if o, err = (&reading{}).world(ctx, nil); err == nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -36,15 +35,7 @@ func demoCommand(stdout, stderr io.Writer) *ucli.Command {
 				x.Options.Mode = m
 				xs = append(xs, x)
 			}
-			p := newProgress(stderr)
-			defer p.close()
-			sums, dir, err := matrix(c.Context, c.String("out"), xs, p)
-			p.close()
-			if len(sums) > 0 {
-				printDemo(stdout, sums)
-				fmt.Fprintf(stdout, "\nartifacts: %s\n", dir)
-			}
-			return errors.Join(err, verdict(sums))
+			return carryOut(c, xs, stdout, stderr, printDemo)
 		},
 	}
 }
@@ -79,6 +70,7 @@ overhead  end of the pod's last request to the end of the pod
 	for _, m := range lab.Modes() {
 		fmt.Fprintf(w, "%-12s %s\n", m.Name, m.About)
 	}
+	fmt.Fprintln(w)
 }
 
 // printRuns is one line for each run, and the spread over the repetitions.

@@ -56,17 +56,22 @@ func runCommand(stdout, stderr io.Writer) *ucli.Command {
 			if err != nil {
 				return err
 			}
-			p := newProgress(stderr)
-			defer p.close()
-			sums, dir, err := matrix(c.Context, c.String("out"), xs, p)
-			p.close()
-			if len(sums) > 0 {
-				printRuns(stdout, sums)
-				fmt.Fprintf(stdout, "artifacts: %s\n", dir)
-			}
-			return errors.Join(err, verdict(sums))
+			return carryOut(c, xs, stdout, stderr, printRuns)
 		},
 	}
+}
+
+// carryOut makes the experiments, prints their table, and says whether they held.
+func carryOut(c *ucli.Context, xs []experiment, stdout, stderr io.Writer, table func(io.Writer, []summary)) error {
+	p := newProgress(stderr)
+	defer p.close()
+	sums, dir, err := matrix(c.Context, c.String("out"), xs, p)
+	p.close()
+	if len(sums) > 0 {
+		table(stdout, sums)
+		fmt.Fprintf(stdout, "artifacts: %s\n", dir)
+	}
+	return errors.Join(err, verdict(sums))
 }
 
 func faultNames() string {

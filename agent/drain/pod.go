@@ -26,7 +26,7 @@ type Reading struct {
 	Refused   bool   // nobody listens there
 	Restarted bool   // another process answers than before
 
-	standIn bool // it is Config.Sending's
+	sending bool // it is Config.Sending's
 }
 
 // Source counts what is in flight. Read returns when ctx ends at the latest.

@@ -73,7 +73,7 @@ func (p *Pod) readAll(ctx context.Context, sources []Source, look bool) round {
 		r.names = append(r.names, s.Name())
 		go func() {
 			r.readings[i] = s.Read(ctx)
-			r.readings[i].standIn = i >= len(p.cfg.Sources)
+			r.readings[i].sending = i >= len(p.cfg.Sources)
 			done <- struct{}{}
 		}()
 	}
@@ -132,7 +132,7 @@ func (p *Pod) settle(r *round, v balancers.Verdict) {
 		zero, k.again = false, true // it was not asked for this time
 	}
 	for _, x := range r.readings {
-		zero = zero && (x.Count.Zero() || x.standIn && !v.Unreported)
+		zero = zero && (x.Count.Zero() || x.sending && !v.Unreported)
 		if x.Restarted {
 			k.quiet = time.Time{}
 			k.drained = false
@@ -164,7 +164,7 @@ func (p *Pod) goneEnvoy(r *round) {
 	}
 	for i := range r.readings {
 		x := &r.readings[i]
-		if x.standIn {
+		if x.sending {
 			x.Count, x.Note = handshake.Known(0), ""
 		}
 		if x.Envoy && x.Refused {
@@ -199,24 +199,19 @@ func (r round) upgrades() handshake.Count {
 	return sum
 }
 
-func (r round) details() string {
-	var ds []string
-	for i, x := range r.readings {
-		if x.Detail != "" {
-			ds = append(ds, r.names[i]+": "+x.Detail)
-		}
-	}
-	return strings.Join(ds, "; ")
-}
+func (r round) details() string { return r.texts(func(x Reading) string { return x.Detail }) }
 
-func (r round) notes() string {
-	var ns []string
+func (r round) notes() string { return r.texts(func(x Reading) string { return x.Note }) }
+
+// texts are what the sources say, each with its name.
+func (r round) texts(of func(Reading) string) string {
+	var ts []string
 	for i, x := range r.readings {
-		if x.Note != "" {
-			ns = append(ns, r.names[i]+": "+x.Note)
+		if text := of(x); text != "" {
+			ts = append(ts, r.names[i]+": "+text)
 		}
 	}
-	return strings.Join(ns, "; ")
+	return strings.Join(ts, "; ")
 }
 
 // logged is what the log last said of a source.

@@ -144,7 +144,8 @@ func TestAdopt(t *testing.T) {
 
 // TestNotOurs: what cannot be read whole is neither taken for empty nor written.
 func TestNotOurs(t *testing.T) {
-	for _, text := range []string{`{"version": 2}`, `{}`, `[]`, ``, `{"version": 1, "lbs": 3}`, `{"version": "1"}`, "\x00",
+	for _, text := range []string{
+		`{"version": 2}`, `{}`, `[]`, ``, `{"version": 1, "lbs": 3}`, `{"version": "1"}`, "\x00",
 		records(`"web/s1": {"backend": "web", "server": "s2"}`), records(`"web/s1": null`),
 		records(`"web/s1\nx/y": {"backend": "web", "server": "s1\nx/y"}`), records(`"/": {"backend": "", "server": ""}`),
 		records(`"web/s1": {"backend": "web", "server": "s1", "operator": {"kind": "kill"}}`),

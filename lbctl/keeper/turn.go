@@ -146,7 +146,7 @@ func (k *Keeper) scope(l *look) (s haproxy.Scope, whole, nothing bool) {
 		return s, whole, true
 	case k.whole:
 	case (!whole || k.o.Guest) && k.few(servers, len(backends)): // a guest has no others
-		for _, key := range slices.SortedFunc(maps.Keys(servers), compare) {
+		for _, key := range slices.SortedFunc(maps.Keys(servers), byName) {
 			s.Servers = append(s.Servers, haproxy.Name(key))
 		}
 	default:
@@ -185,7 +185,7 @@ func (l *look) decide(r haproxy.Read) ([]haproxy.Command, error) {
 			commands = append(commands, c)
 		}
 	}
-	slices.SortFunc(commands, order)
+	slices.SortFunc(commands, byName) // a fixed order in every turn
 	if l.k.o.Observe {
 		l.k.would(commands)
 		return nil, nil
@@ -205,17 +205,6 @@ func (l *look) decide(r haproxy.Read) ([]haproxy.Command, error) {
 // errLeaving says that an old worker has answered. What it says of DRAIN and of
 // sessions is nothing to tell a pod: a new one takes the traffic.
 var errLeaving = errors.New("this worker is leaving")
-
-// order makes a turn's commands come in a fixed order.
-func order(a, b haproxy.Command) int {
-	switch {
-	case a.String() < b.String():
-		return -1
-	case a.String() > b.String():
-		return 1
-	}
-	return 0
-}
 
 // errOvertaken says that another lbctl has changed a record that this turn decided
 // from: a person's word through it must not be written over.

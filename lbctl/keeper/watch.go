@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -145,7 +146,7 @@ func (k *Keeper) save(ctx context.Context, l *look) {
 		return
 	}
 	held := ""
-	for _, key := range slices.SortedFunc(maps.Keys(l.steps), compare) {
+	for _, key := range slices.SortedFunc(maps.Keys(l.steps), byName) {
 		s, r := l.views[key].Server, l.steps[key].Record
 		if r.Pod != nil || r.Op != nil {
 			held += key.String() + fmt.Sprint(s.Admin, s.Check.On(), s.Agent.On()) + "\n"
@@ -169,15 +170,8 @@ func (k *Keeper) save(ctx context.Context, l *look) {
 	k.unsaved = text
 }
 
-func compare(a, b Key) int {
-	switch {
-	case a.String() < b.String():
-		return -1
-	case a.String() > b.String():
-		return 1
-	}
-	return 0
-}
+// byName sorts servers and commands alike.
+func byName[T fmt.Stringer](a, b T) int { return strings.Compare(a.String(), b.String()) }
 
 // acknowledge tells an agent the facts: at every change of what they amount to,
 // and each interval.
@@ -229,7 +223,7 @@ func (k *Keeper) ack(w *watch, l *look, keys []Key) handshake.Ack {
 	if s := w.Source(); s.IsValid() {
 		sources[s.String()] = true
 	}
-	slices.SortFunc(keys, compare)
+	slices.SortFunc(keys, byName)
 	for _, key := range keys {
 		line := k.lines[key]
 		if line.Source != "" {
